@@ -29,10 +29,10 @@ _PROCESSES.set_forkserver_preload(["tests.cluster_imports"])
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Exit status of a process, and everything that it printed (`told`)."""
+    """Exit status of a process, and everything that it printed."""
 
     status: int
-    told: str
+    output: str
 
 
 def free_port() -> int:

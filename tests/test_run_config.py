@@ -255,7 +255,7 @@ def test_the_cluster_has_the_methods_of_tensorflow(monkeypatch: pytest.MonkeyPat
 D = te.distribute
 NO_PS = r"train_distribute is a ParameterServerStrategy, but TF_CONFIG names no parameter servers; add 'ps' to the clus"
 WITH_PS = (
-    r"train_distribute is a \w+Strategy, but TF_CONFIG names 1 parameter servers, which it does not have; leave 'ps'"
+    r"train_distribute is a \w+Strategy, but TF_CONFIG names 1 parameter servers, which it does not use; leave 'ps'"
 )
 NO_CHIEF = (
     r"TF_CONFIG\['cluster'\] must name one 'chief', but names only worker, ps; make the first worker the chief\.$"

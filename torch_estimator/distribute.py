@@ -1,4 +1,4 @@
-"""Strategies for ``RunConfig(train_distribute=...)``, under the name that tf.estimator's users know."""
+"""Strategies for ``RunConfig(train_distribute=...)``, in a module with the name of ``tf.distribute``."""
 
 from torch_estimator.strategies.data_parallel import MultiWorkerMirroredStrategy
 from torch_estimator.strategies.fully_sharded import FullyShardedStrategy

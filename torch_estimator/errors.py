@@ -15,7 +15,7 @@ RESTART_ME = 143
 
 
 class UserError(Exception):
-    """Base of all errors whose message is meant for the user; commands print the message and exit.
+    """Base class of errors whose message is meant for the user; commands print the message and exit.
 
     Attributes:
         exit_status: Exit status of the command: 2, or `RESTART_ME` if starting the process again is enough.
@@ -55,7 +55,7 @@ class RowError(InvalidValueError):
 
 
 class PairsError(InvalidValueError):
-    """A loss or a metric compares every label with every output: labels are ``[N]`` and outputs ``[N, 1]``."""
+    """A loss or metric compares each label with all outputs: labels ``[N]`` and outputs ``[N, 1]`` broadcast."""
 
 
 class DataError(InvalidValueError):
@@ -83,7 +83,7 @@ class NanLossDuringTrainingError(UserError, RuntimeError):
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters and unprintable characters escaped, except newlines and tabs.
+    """Escape control characters and unprintable characters in a text, except newlines and tabs.
 
     Messages quote names and values from files, which could contain escape sequences for the terminal.
 
@@ -95,7 +95,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Turn a user error in the body into one line on stderr and an exit status.
+    """Run the body; on a user error, print its message to stderr and exit with its exit status.
 
     Other exceptions are bugs of the package or of the user's code and keep their traceback.
     """

@@ -1,4 +1,4 @@
-"""Wrappers of an Estimator: more metrics in evaluations, more outputs beside the predictions.
+"""Functions that extend an Estimator: with more metrics in evaluations, and more outputs in predictions.
 
 Each function returns a new Estimator of the same job (same ``model_dir``, config and params) and leaves its argument
 unchanged, so calls can be nested.

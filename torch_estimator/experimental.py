@@ -1,4 +1,4 @@
-"""What tf.estimator keeps in ``tf.estimator.experimental``, under the same names."""
+"""Hooks and functions of ``tf.estimator.experimental``, under the same names."""
 
 from torch_estimator.hooks.early_stopping import (
     make_early_stopping_hook,

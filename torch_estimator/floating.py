@@ -32,7 +32,7 @@ def floating_dtype(module: nn.Module) -> torch.dtype | None:
 
 
 def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any:
-    """Return features or labels with their floating tensors converted to a dtype.
+    """Return features or labels with their floating-point tensors converted to `dtype`.
 
     Args:
         value: A tensor, or dicts and tuples of tensors; anything else is returned as it is.
@@ -48,7 +48,7 @@ def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any
 
 
 def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -> npt.NDArray[np.float32]:
-    """Return an array as float32, without a copy if it is float32 already.
+    """Return an array as float32; do not copy an array that is float32 already.
 
     Args:
         values: Numbers, one row per row of the batch; NaN and infinities are kept.
@@ -70,7 +70,7 @@ def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -
 def check_fits(
     values: npt.NDArray[Any], dtype: torch.dtype, what: str, *, column: str | None = None, label: str | None = None
 ) -> None:
-    """Check that no finite number of an array would become infinite in a narrower dtype.
+    """Raise RowError if a finite number of an array would become infinite in a narrower dtype.
 
     Args:
         values: One row per row of the batch. Only floating numbers wider than `dtype` are checked.
@@ -85,8 +85,8 @@ def check_fits(
     largest = torch.finfo(dtype).max
     if values.dtype.kind != "f" or not values.size or float(np.finfo(values.dtype).max) <= largest:
         return
-    # For data in range, these two passes are the only cost. An array that contains NaN fails the comparison, because
-    # its maximum is NaN; it is checked below.
+    # For data in range, computing the maximum and the minimum is the only cost.
+    # The comparison is False for an array that contains NaN, so the slower check below handles this array.
     if values.max() <= largest and values.min() >= -largest:
         return
     lost = torch.from_numpy(values.astype(np.float64)).to(dtype).isinf().numpy() & np.isfinite(values)

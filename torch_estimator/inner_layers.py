@@ -1,4 +1,4 @@
-"""Outputs of a model's inner layers, which are found by name and captured while the model runs."""
+"""Capture of the outputs of a model's inner layers. Layers are found by name; forward hooks record their outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ForwardedLayers:
 
 
 def all_layers(forwarded: Iterable[ForwardedLayers]) -> dict[str, str]:
-    """Return the layer name of every output key.
+    """Merge several `ForwardedLayers` into one dict from output key to layer name.
 
     Raises:
         InvalidValueError: Two outputs have the same key.
@@ -48,7 +48,7 @@ def all_layers(forwarded: Iterable[ForwardedLayers]) -> dict[str, str]:
 
 
 def check_new_keys(what: str, more: Iterable[str], predictions: Mapping[Any, Any]) -> None:
-    """Check that no forwarded output has the key of a prediction.
+    """Raise InvalidValueError if an output that is added to the predictions has the key of a prediction.
 
     Args:
         what: Kind of the forwarded outputs, for the error message.
@@ -68,7 +68,7 @@ def check_new_keys(what: str, more: Iterable[str], predictions: Mapping[Any, Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A module whose output is captured, or a range of that output's columns.
+    """Reference to a module whose output is captured, or to a range of columns of that output.
 
     Attributes:
         path: Dotted path as in `torch.nn.Module.named_modules`, or the name of a Keras layer.
@@ -84,14 +84,14 @@ class Layer:
 
 
 def find_layer(module: nn.Module, name: str) -> Layer:
-    """Return the layer of a name: a dotted path, the name of a Keras layer, or that of a network's feature column.
+    """Find a layer by its dotted path, by the name of a Keras layer, or by the name of a feature column.
 
     Raises:
         InvalidValueError: The module has no such layer; the message lists similar names.
     """
     paths = list(inner_modules(module))
-    # Try the name with a prefix as well. If a user's module comes after feature columns, it is an attribute of the
-    # model, but users name its layers without the name of that attribute.
+    # Try the name also with the prefix that the model sets, which is the attribute that holds the user's module.
+    # Users name the layers of their module without that attribute.
     for path in (name, getattr(module, "layer_prefix", "") + name):
         if path in paths:
             return Layer(path=path)
@@ -108,7 +108,7 @@ def find_layer(module: nn.Module, name: str) -> Layer:
 
 
 def inner_modules(module: nn.Module) -> dict[str, nn.Module]:
-    """Return all modules inside a module by path; if it wraps a Keras model, also the layers of that model by name."""
+    """Return all submodules of `module` by dotted path, and the layers of a wrapped Keras model by name."""
     found = {path: inner for path, inner in module.named_modules() if path}
     waiting = list(getattr(getattr(module, "unwrapped", None), "layers", ()))
     while waiting:
@@ -160,11 +160,11 @@ class LayerOutputs:
 
     @property
     def hooks(self) -> int:
-        """Number of forward hooks that are currently registered on the module."""
+        """Number of forward hooks that this object has currently registered on layers."""
         return len(self._handles)
 
     def take(self) -> dict[str, Tensor]:
-        """Return the outputs of the last forward pass by key, and forget them.
+        """Return the captured outputs of the last forward pass by key, and clear them.
 
         Raises:
             InvalidValueError: A layer did not run.

@@ -1,4 +1,4 @@
-"""Reader of JSON that other programs or users have written: files, requests, environment variables."""
+"""Parsing of JSON that users or other programs have written, in files, requests and environment variables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 MOST_DEPTH = 100
-"""How deep lists and objects may nest. Functions that walk the result recursively stay far from Python's limit."""
+"""Maximum nesting of lists and objects. It keeps functions that walk the result far from Python's recursion limit."""
 
 _MOST_SHOWN = 200
 
-# Each string is one token, so that brackets inside it do not count. An unterminated string extends to the end of the
-# text, which keeps the search linear.
+# Match each string as one token, so that brackets inside strings do not count.
+# An unterminated string extends to the end of the text, so that the search takes linear time.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -25,7 +25,7 @@ def parse_json(
     most_depth: int = MOST_DEPTH,
     object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
 ) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text and return its value. Limit how deep lists and objects may nest.
 
     Args:
         text: The JSON.
@@ -46,7 +46,7 @@ def parse_json(
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """Return the JSON object in an environment variable.
+    """Parse the value of an environment variable, which must be a JSON object, and return the object as a dict.
 
     Args:
         text: Value of the variable.
@@ -90,7 +90,11 @@ def shortened(value: object) -> str:
 
 
 def too_deep_at(text: str, most_depth: int = MOST_DEPTH) -> int | None:
-    """Return the position in a text of the first list or object that is nested deeper than `most_depth`, or None.
+    """Return the position of the first list or object in a JSON text that is nested too deep; None if there is none.
+
+    Args:
+        text: The JSON text.
+        most_depth: How deep lists and objects may nest.
 
     >>> too_deep_at("[" * 101)
     100

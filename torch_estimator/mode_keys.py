@@ -1,4 +1,4 @@
-"""What a model is built for."""
+"""Modes in which a model is built: training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ModeKeys(StrEnum):
-    """The modes a ``model_fn`` is called with; the values are tf.estimator's.
+    """The modes that a ``model_fn`` is called with; the values are the same as in tf.estimator.
 
     >>> ModeKeys.PREDICT == "infer"
     True

@@ -1,4 +1,4 @@
-"""Torch modules of the premade models.
+"""Torch modules of the premade models: linear, DNN, wide-and-deep and baseline.
 
 Attribute names are part of the checkpoint format: joined by ``/`` they are the names of tf.estimator's variables, such
 as ``dnn/hiddenlayer_0/kernel``.
@@ -26,7 +26,7 @@ from torch_estimator.feature_column.transform import FeatureTransform
 
 Activation = Callable[[Tensor], Tensor]
 
-# Settings of tf.compat.v1.layers.BatchNormalization.
+# tf.estimator's DNN models use these settings of batch normalization.
 _EPSILON = 0.001
 _MOMENTUM = 0.999
 
@@ -45,7 +45,7 @@ _ELEMENTWISE_MODULES = (
 
 
 class WideAndDeep(nn.Module):
-    """A linear part, a deep part, or both; the logits of both are added.
+    """Module of linear, DNN and wide-and-deep models: a linear part, a deep part, or both with their logits added.
 
     Attributes:
         multiply_adds_per_row: Cost of the dense layers and the linear part, in multiply-adds per row.
@@ -65,13 +65,13 @@ class WideAndDeep(nn.Module):
         self.rows_are_independent = dnn is None or _is_elementwise(dnn.activation_fn)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits, float32 ``[N, logits_dimension]``."""
+        """Return the logits of `N` rows, float32 ``[N, logits_dimension]``."""
         parts = [part(features) for part in (self.linear, self.dnn) if part is not None]
         return parts[0] + parts[1] if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]
 
 
 def _is_elementwise(activation: Any) -> bool:
-    """Return whether an activation is known to compute each number on its own; unknown functions are not."""
+    """Return whether an activation function is known to be elementwise. The answer is False for unknown functions."""
     if isinstance(activation, partial) and not activation.args:
         activation = activation.func
     return (
@@ -82,7 +82,7 @@ def _is_elementwise(activation: Any) -> bool:
 
 
 class Linear(nn.Module):
-    """Variable scope ``linear`` of tf.estimator, around a `LinearModel`."""
+    """Wrapper of a `LinearModel` that gives its variables the names of tf.estimator (``linear/linear_model/...``)."""
 
     def __init__(self, layout: LinearLayout, logits_dimension: int, sparse_combiner: Combiner = "sum") -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Linear(nn.Module):
 
 
 class DNN(nn.Module):
-    """Input layer and hidden layers: dense, activation, dropout and batch norm, in tf.estimator's order.
+    """Deep network: an input layer, hidden layers (dense, activation, dropout, batch norm), and a layer for the logits.
 
     Args:
         layout: Layout of the feature columns in the input layer's output.
@@ -118,7 +118,7 @@ class DNN(nn.Module):
     ) -> None:
         super().__init__()
         self.input_from_feature_columns = InputFromFeatureColumns(layout)
-        # Copy a module, because training changes it: its mode, and its parameters if it has any.
+        # Copy an activation that is a module, because training changes its mode and its parameters.
         self.activation_fn = copy.deepcopy(activation_fn) if isinstance(activation_fn, nn.Module) else activation_fn
         self.dropout = dropout
         self.batch_norm = batch_norm
@@ -132,7 +132,7 @@ class DNN(nn.Module):
         self.logits = Dense(width, logits_dimension)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits, float32 ``[N, logits_dimension]``."""
+        """Return the logits of `N` rows, float32 ``[N, logits_dimension]``."""
         hidden = self.input_from_feature_columns(features)
         for index in range(self.num_hidden):
             hidden = getattr(self, f"hiddenlayer_{index}")(hidden, self.activation_fn)
@@ -144,7 +144,7 @@ class DNN(nn.Module):
 
 
 class InputFromFeatureColumns(nn.Module):
-    """Variable scope ``input_from_feature_columns`` of tf.estimator, around an `InputLayer`."""
+    """Wrapper of an `InputLayer` that gives its variables the names of tf.estimator."""
 
     def __init__(self, layout: InputLayout) -> None:
         super().__init__()
@@ -169,21 +169,21 @@ class Dense(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
-        """Map float32 ``[N, inputs]`` to ``[N, outputs]``."""
-        # The activation is an argument and not an attribute: the parameters of an attribute would be named after this
-        # layer in checkpoints, although all layers share them.
+        """Map float32 ``[N, inputs]`` to ``[N, outputs]``, and apply the activation function."""
+        # The activation is an argument and not an attribute, because all hidden layers share it.
+        # In checkpoints, the parameters of an attribute would be named after this layer.
         precise = not self.training and self.kernel.shape[1] == 1
         outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
         is_relu = activation is torch.relu or activation is nn.functional.relu
         if is_relu and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            # Change the outputs in place, because nothing else refers to them; a new tensor would take a third of the
-            # layer's time.
+            # Apply ReLU in place, because nothing else refers to the outputs.
+            # Allocating a new tensor would take a third of the layer's time.
             return outputs.relu_()
         return outputs if activation is None else activation(outputs)
 
 
 def dropout(inputs: Tensor, rate: float) -> Tensor:
-    """Set each number to zero with probability `rate` and divide the others by ``1 - rate``.
+    """Set each number to zero with probability `rate`, and divide the remaining numbers by ``1 - rate``.
 
     On a CPU this takes half the time of `torch.nn.functional.dropout`, which draws its mask in double precision.
 
@@ -226,7 +226,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class Baseline(nn.Module):
-    """Module of the baseline models: the same logits for every row."""
+    """Module of the baseline models. It returns the same trained logits for every row."""
 
     variable_separator = "/"
     multiply_adds_per_row = 0
@@ -237,12 +237,12 @@ class Baseline(nn.Module):
         self.baseline = Bias(logits_dimension)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits, float32 ``[N, logits_dimension]``."""
+        """Return the logits of `N` rows, float32 ``[N, logits_dimension]``."""
         return self.baseline(features[ROWS].shape[0])  # type: ignore[no-any-return]
 
 
 class Bias(nn.Module):
-    """Variable scope ``baseline`` of tf.estimator.
+    """Logits of a `Baseline`, in a module so that the variable has its name in tf.estimator, ``baseline/bias``.
 
     Attributes:
         bias: float32 ``[logits_dimension]``, zero at the start.
@@ -258,7 +258,7 @@ class Bias(nn.Module):
 
 
 class RowCount(FeatureTransform):
-    """Feature transform of the baseline models: an empty array that only tells the module the number of rows."""
+    """Feature transform of the baseline models: replaces the columns of `N` rows by an empty array ``[N, 0]``."""
 
     def __init__(self) -> None:
         super().__init__()

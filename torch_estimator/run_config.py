@@ -1,4 +1,4 @@
-"""Settings of a job: its directory, its seed, and how often it saves, logs and writes summaries."""
+"""Settings of a job, such as its directory, its random seed, and how often it saves checkpoints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _DROPPED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Settings of a job. Settings that tf.estimator also has keep the names and defaults that they have there.
+    """Settings of a job. A setting that tf.estimator's RunConfig also has keeps its name and default.
 
     Args:
         model_dir: Directory of checkpoints, summaries and exports; a path or an fsspec URL (``memory://``, ``s3://``).
@@ -176,7 +176,7 @@ class RunConfig:
         if is_default:
             object.__setattr__(self, "log_step_count_steps", _DEFAULT_LOG_STEP_COUNT_STEPS)
         if self._min_log_secs is None:
-            # Limit the default to one line a second: a small model takes 100 steps in a hundredth of a second.
+            # By default, limit the log to one line per second, because a small model takes 10,000 steps in a second.
             object.__setattr__(self, "_min_log_secs", _DEFAULT_MIN_LOG_SECS if is_default else 0.0)
 
     def _resolve_save_checkpoints(self) -> None:
@@ -236,7 +236,7 @@ class RunConfig:
         object.__setattr__(self, "model_dir", model_dir or from_environment)
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Return a copy with some settings changed.
+        """Return a copy of this configuration with some settings changed.
 
         A value for ``save_checkpoints_steps`` sets ``save_checkpoints_secs`` to None, and the other way round.
 
@@ -269,12 +269,15 @@ class RunConfig:
 
     @property
     def task_type(self) -> str:
-        """``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``; ``worker`` if there is no cluster."""
+        """Type of this process's task: ``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``.
+
+        Without a cluster it is ``worker``.
+        """
         return self._task.type
 
     @property
     def task_id(self) -> int:
-        """Index among the tasks of the same type."""
+        """Index of this process's task among the tasks of the same type."""
         return self._task.id
 
     @property
@@ -294,7 +297,7 @@ class RunConfig:
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """Index among all tasks, or None for an evaluator.
+        """Index of this process's task among all tasks of the cluster; None for an evaluator.
 
         The chief comes first, then the other types in alphabetical order, then the parameter servers.
         """
@@ -302,14 +305,17 @@ class RunConfig:
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """Addresses by task type; empty without a cluster, in an evaluator, and if the launcher gives only ranks."""
+        """Addresses of the cluster's tasks by type; empty without a cluster and in an evaluator.
+
+        It is also empty under launchers such as torchrun, which do not give the addresses of all tasks.
+        """
         if self._task.type == EVALUATOR:
             return ClusterSpec()
         return ClusterSpec({type: list(addresses) for type, addresses in self._task.cluster.items()})
 
     @property
     def master(self) -> str:
-        """Address that a session of this task would have in tf.estimator; for ported code that reads it.
+        """Address that a TensorFlow session of this task would connect to, for ported code that reads this property.
 
         It is ``session_master`` of TF_CONFIG or, without that entry, ``grpc://`` and the task's address. It is empty in
         an evaluator, in a cluster of one task, and without a cluster.
@@ -323,13 +329,13 @@ class RunConfig:
 
     @property
     def evaluation_master(self) -> str:
-        """``eval_session_master`` of TF_CONFIG in an evaluator or without a cluster; empty in other tasks."""
+        """Entry ``eval_session_master`` of TF_CONFIG in an evaluator or without a cluster; empty in all other tasks."""
         evaluates = self._task.type == EVALUATOR or not self._task.cluster
         return (self._task.eval_session_master or "") if evaluates else ""
 
     @property
     def service(self) -> Mapping[str, Any]:
-        """The ``service`` entry of TF_CONFIG, unchanged."""
+        """Entry ``service`` of TF_CONFIG, unchanged."""
         return self._task.service
 
 

@@ -1,4 +1,4 @@
-"""Serving input: the inputs of an exported model as raw columns, JSON values or rows of CSV.
+"""Serving inputs, which describe the inputs of an exported model: raw columns, JSON values or rows of CSV.
 
 Pass a serving input to `Estimator.export_saved_model` or to an exporter.
 
@@ -30,7 +30,7 @@ Default = str | float | int | list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInput:
-    """Inputs of an exported model; created by `raw_features`, `json`, `like` and `csv`.
+    """Description of an exported model's inputs; created by `raw_features`, `json`, `like` and `csv`.
 
     Attributes:
         kind: ``"raw_features"``, ``"json"`` or ``"csv"``.
@@ -52,7 +52,7 @@ class ServingInput:
 def raw_features(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Return a serving input with one input per raw column, under the column's name.
+    """Return a serving input with one input for each column of raw data that the feature columns read.
 
     The shape of an input is ``[batch, 1]``, ``[batch, *shape]``, or ``[batch, n]`` for lists. A missing string is
     ``''`` or None, a missing list is empty or None, and a missing integer of a categorical column is -1 (None is not an
@@ -77,7 +77,7 @@ def raw_features(
 def json(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Return a serving input for JSON instances: each raw column is an input ``[batch]`` with a bare value per row.
+    """Return a serving input for JSON instances: each column of raw data is an input ``[batch]``, one value per row.
 
     As with gcloud, an instance must have every input without a default. `Dataset.from_json` is more lenient: it reads
     an absent string or list as missing. To accept such instances, pass ``defaults={"job": "", "tags": []}`` (-1 for an
@@ -209,7 +209,7 @@ def _by_name(
 
 
 def _column_defaults(inputs: Mapping[str, RawFeature]) -> dict[str, Default]:
-    """Return the `default_value` of the columns that have one."""
+    """Return the `default_value` of each feature column that has one, by the name of its input."""
     found: dict[str, Default] = {}
     for key, feature in inputs.items():
         if feature.default is not None:
@@ -219,7 +219,7 @@ def _column_defaults(inputs: Mapping[str, RawFeature]) -> dict[str, Default]:
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:
-    """Return the inputs of the columns, with a transform's results replaced by its own inputs."""
+    """Return the inputs of the columns and the transform; features that it computes are replaced by its inputs."""
     features = raw_features_of(columns)
     if transform is None:
         return features, None
@@ -239,7 +239,7 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
                 f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape "
                 f"{kept.shape} per row; a transform takes one number."
             )
-        # Drop the mark of missing values: -1 is a missing value for a categorical column, but a number for a transform.
+        # -1 stands for a missing value in a categorical column, but is an ordinary number for a transform.
         inputs[key] = RawFeature(key=key, dtype="float32") if kept is None else replace(kept, missing=None)
     return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
 
@@ -282,12 +282,12 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
 
 
 def _undeclared(key: str, value: Any) -> RawFeature:
-    """Return an input that no column reads, with the type and shape of its default."""
+    """Return the description of an input that no column reads, with the type and shape of its default value."""
     if not isinstance(value, list | tuple) or not value:
         return RawFeature(key=key, dtype=_dtype_of(key, value))
     kinds = {_dtype_of(key, one) for one in value}
-    # Take the most general type of the values, so that integers among floats become floats. Strings among numbers are
-    # rejected later, by the check of the default.
+    # Use the most general type of the values, so that integers among floats become floats. `_checked_default` later
+    # rejects strings among numbers.
     return RawFeature(key=key, dtype=max(kinds, key=("int64", "float32", "string").index), shape=(len(value),))
 
 

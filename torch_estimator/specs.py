@@ -50,7 +50,7 @@ def _check_number(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """How `train_and_evaluate` trains.
+    """Settings for training in `train_and_evaluate`: the input, the last step, and hooks.
 
     Args:
         input_fn: Function that returns the training data (see `torch_estimator.data.to_dataset`). It may take any of
@@ -77,7 +77,7 @@ class TrainSpec:
 
 @dataclass(frozen=True, slots=True)
 class EvalSpec:
-    """How `train_and_evaluate` evaluates, and what it exports afterwards.
+    """Settings for the evaluations of `train_and_evaluate`, and for the exports after each evaluation.
 
     Args:
         input_fn: Function that returns the evaluation data; see `TrainSpec`.
@@ -148,7 +148,7 @@ def _is_exporter(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorSpec:
-    """The model that a ``model_fn`` returns.
+    """Model that a ``model_fn`` returns: a module with its loss, predictions, metrics, optimizer and hooks.
 
     Args:
         mode: The ``mode`` that ``model_fn`` was called with.
@@ -227,7 +227,7 @@ def _check_loss(loss: object, module: nn.Module) -> None:
 
     if not isinstance(loss, nn.Module):
         return
-    # The module's own parameters are allowed: a loss may hold the module or a part of it.
+    # The loss may contain the module or a part of it, so parameters of the module are allowed in the loss.
     trained = set(module.parameters())
     if any(one.requires_grad and one not in trained for one in loss.parameters()):
         raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""Interfaces between a training and the strategies that spread it over devices and processes.
+"""Interfaces `Strategy` and `Session`, through which a training is spread over devices and processes.
 
 A user chooses a `Strategy` with ``RunConfig(train_distribute=...)``. `Strategy.join` yields a `Session`, which is this
 process's part of one training. `Estimator.train` calls the session in this order:
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """Strategy that spreads a training over devices and processes. The default methods fit a single process."""
+    """Base class of strategies, which spread a training over devices and processes."""
 
     def check(self, task: Task) -> None:
-        """Raise if the strategy does not fit the cluster.
+        """Raise an error if the strategy does not fit the cluster.
 
         Args:
             task: The place of this process in the cluster.
 
         Raises:
-            InvalidValueError: The strategy cannot use the processes of the cluster, or needs others.
+            InvalidValueError: The strategy cannot use the processes of the cluster, or needs other processes.
         """
 
     def join(self, config: RunConfig) -> AbstractContextManager[Session]:
-        """Connect to the other processes of the training; disconnect at the end.
+        """Connect to the other processes of the training; yield this process's `Session`, and disconnect at the end.
 
         If the others have ended the training, the context manager may end the body early without an error.
 
@@ -62,9 +62,7 @@ class Strategy:
         raise NotImplementedError
 
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
-        """End processes of the cluster that only serve a training, such as parameter servers.
-
-        Called when this process finds that there is nothing left to train.
+        """End processes that only serve a training, such as parameter servers. Called when nothing is left to train.
 
         Args:
             config: The settings of this process; only the chief ends other processes.
@@ -72,7 +70,7 @@ class Strategy:
         """
 
     def share_evaluation(self, config: RunConfig) -> AbstractContextManager[EvaluationShare | None]:
-        """Connect to the processes that share one evaluation with this one.
+        """Connect to the processes that share one evaluation; yield an `EvaluationShare`, or None if there are none.
 
         Called if the strategy is the ``eval_distribute`` of `RunConfig`. If the context manager yields None, this
         process evaluates alone, with the same results.
@@ -87,12 +85,12 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContent:
-    """Content of a checkpoint.
+    """Content of a checkpoint that is about to be written.
 
     Attributes:
         variables: Parameters and buffers, by name.
         slots: Optimizer state, by name.
-        state: The parts that are not tensors, as JSON.
+        state: The parts that are not tensors, as values that JSON can represent.
         shards: Number of processes that each write a part of the tensors. `variables` and `slots` are the chief's part.
     """
 
@@ -103,7 +101,7 @@ class CheckpointContent:
 
 
 class Session:
-    """This process's part of one training. The default methods fit a single process.
+    """Base class of sessions. A session is one process's part of one training.
 
     Args:
         config: Settings of this process. They may differ from the program's if the strategy has forked this process.
@@ -120,16 +118,14 @@ class Session:
         self.task = task
 
     def attempt(self) -> AbstractContextManager[None]:
-        """If another process is lost before the first step, suppress the error and wait for a replacement.
+        """Run the body. If another process is lost before the first step, suppress the error and await a replacement.
 
         The caller repeats the body until it completes without such an error.
         """
         return nullcontext()
 
     def begin(self, training: Training) -> None:
-        """Prepare a training whose model has just been built.
-
-        Makes the optimizers, agrees with the other processes on the state to start from, and restores that state.
+        """Make the optimizers, agree with the other processes on the state to start from, and load that state.
 
         Raises:
             ClusterError: The program or the settings of a process differ from the chief's.
@@ -137,17 +133,17 @@ class Session:
         raise NotImplementedError
 
     def steps(self, training: Training, context: RunContext) -> AbstractContextManager[Steps]:
-        """Restore the input cursor, and yield the object that takes the steps.
+        """Restore the position in the input, and yield the object that takes the training steps.
 
         If the body fails, the other processes are notified.
         """
         raise NotImplementedError
 
     def refresh(self, context: RunContext) -> None:
-        """Fetch the model, the optimizer state and the global step, if other processes hold them."""
+        """Fetch the model, optimizer state and global step from parameter servers, if any, before they are saved."""
 
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
-        """Return the content of a checkpoint between two steps. Called by the chief.
+        """Return what a checkpoint written now must contain. The chief calls this between two training steps.
 
         Args:
             reserve: Returns the directory of the unfinished checkpoint, for sessions in which other processes write a
@@ -160,7 +156,7 @@ class Session:
         raise NotImplementedError
 
     def call_to_evaluation(self, request: str) -> EvaluationShare | None:
-        """Call the other processes to share an evaluation between two steps; return None if they cannot.
+        """Ask the other processes to share an evaluation between two steps; return None if the chief evaluates alone.
 
         Args:
             request: Description of the evaluation, which the other processes pass to
@@ -169,22 +165,22 @@ class Session:
         return None
 
     def end(self, result: TrainingResult) -> TrainingResult:
-        """Leave the group after the last step; return the result that holds for all processes."""
+        """Leave the other processes after the last step; return the result that holds for all processes."""
         return result
 
 
 class EvaluationShare:
-    """The processes that share one evaluation. The default methods fit processes that are forked for it."""
+    """One process's part of an evaluation that several processes share."""
 
     is_first = True
     """Whether this process runs the hooks and adds up the scores."""
 
     def working(self) -> AbstractContextManager[None]:
-        """If the body fails, notify the other processes."""
+        """Run this process's part of the evaluation in the body; if the body fails, notify the other processes."""
         return nullcontext()
 
     def agree_on_source(self, path: str | None, seed: int) -> tuple[str | None, int]:
-        """Return the first process's checkpoint, and the seed of the random numbers that the input may draw.
+        """Return the checkpoint and the random seed for all processes: the values of the first process.
 
         Args:
             path: The checkpoint that this process would evaluate; relative to the model directory if it is inside it;
@@ -194,11 +190,11 @@ class EvaluationShare:
         return path, seed
 
     def check_model(self, model: Model, settings: Mapping[str, Any], *, broadcast: bool) -> None:
-        """Raise if the processes evaluate different models, or with different settings.
+        """Raise an error if the processes have different models or different settings of the evaluation.
 
         Args:
             model: The model with its weights loaded.
-            settings: The settings of the evaluation, as JSON.
+            settings: The settings of the evaluation, as values that JSON can represent.
             broadcast: Whether to copy the first process's weights to all processes, since there is no checkpoint.
         """
 
@@ -211,7 +207,7 @@ class EvaluationShare:
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Run the batches of this process; in the first process, also add the batches of all processes to the scores.
+        """Run the model on the batches of this process. The first process also adds the batches of all to its scores.
 
         Args:
             model: The model with its weights loaded.
@@ -224,12 +220,12 @@ class EvaluationShare:
         raise NotImplementedError
 
     def results(self, results: dict[str, float], batches: int) -> tuple[dict[str, float], int]:
-        """Send the first process's results and number of batches to all processes, and return them."""
+        """Return, in every process, the results and the number of batches that the first process passes."""
         return results, batches
 
 
 class SharedEvaluator(Protocol):
-    """Runs this process's part of the evaluations that the chief calls for."""
+    """Object that runs this process's part of each evaluation that the chief calls for."""
 
     def evaluate_with_chief(self, share: EvaluationShare, request: str) -> None:
-        """Run this process's part of an evaluation."""
+        """Run this process's part of the evaluation that the chief describes in `request`."""

@@ -1,4 +1,4 @@
-"""Functions on nested dicts, tuples and lists ("structures").
+"""Functions on "structures": nested dicts, tuples and lists of arrays or tensors.
 
 Features, labels, weights and the outputs of a module may each be one array or tensor, or a structure of several. Code
 that does the same with every array uses these functions instead of distinguishing the types itself.
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def map(function: Callable[[Any], Any], structure: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Return a structure of the same form with `function` applied to every leaf.
+    """Apply `function` to each leaf of nested dicts, tuples and lists, and return the results in the same nesting.
 
-    A leaf is anything but a dict, a tuple, a list or None. None stays None. A mapping becomes a dict, and a named tuple
-    stays one.
+    A leaf is anything but a dict, a tuple, a list or None. None stays None. Any other mapping becomes a dict, and a
+    named tuple stays a named tuple.
 
     Args:
         function: Called with one leaf; its result takes the place of the leaf.
@@ -30,7 +30,7 @@ def map(function: Callable[[Any], Any], structure: Any, *, is_leaf: Callable[[An
         return None
     if is_leaf is not None and is_leaf(structure):
         return function(structure)
-    # Test for the common types first, because a test for Mapping takes several times as long.
+    # Test for dict, tuple and list first, because a test for Mapping takes several times as long.
     if isinstance(structure, dict):
         return {key: map(function, value, is_leaf=is_leaf) for key, value in structure.items()}
     if isinstance(structure, tuple | list):
@@ -41,7 +41,7 @@ def map(function: Callable[[Any], Any], structure: Any, *, is_leaf: Callable[[An
 
 
 def leaves(structure: Any) -> list[Any]:
-    """Return the leaves of a structure in order, without None.
+    """Return all values in nested dicts, tuples and lists as one flat list, in order and without None.
 
     >>> leaves({"x": 1, "y": (2, None, [3])})
     [1, 2, 3]
@@ -52,7 +52,7 @@ def leaves(structure: Any) -> list[Any]:
 
 
 def slice_rows(structure: Any, start: int, stop: int) -> Any:
-    """Return rows ``start:stop`` of every leaf; slices of tensors and arrays are views.
+    """Return rows ``start:stop`` of every array and tensor in a structure, as views.
 
     >>> slice_rows({"x": "abcd", "y": ("efgh", None)}, 1, 3)
     {'x': 'bc', 'y': ('fg', None)}
@@ -61,7 +61,7 @@ def slice_rows(structure: Any, start: int, stop: int) -> Any:
 
 
 def split_rows(structure: Any, parts: int) -> Sequence[Any]:
-    """Split a structure by rows into several parts of equal length, each with the form of `structure`.
+    """Split the arrays or tensors in a structure by rows into parts of equal length. Each part has the same nesting.
 
     Args:
         structure: Arrays or tensors with ``parts * n`` rows. Each part has `n` rows and is a view.
@@ -70,8 +70,8 @@ def split_rows(structure: Any, parts: int) -> Sequence[Any]:
     >>> split_rows({"x": "abcdef", "y": None}, 3)
     [{'x': 'ab', 'y': None}, {'x': 'cd', 'y': None}, {'x': 'ef', 'y': None}]
     """
-    # Split each leaf into all parts at once, then put the leaves of each part together. An input splits into a thousand
-    # parts at a time, and slicing the whole structure once per part would take several times as long.
+    # Split one array after the other into all parts, then assemble the parts. An input is split into a thousand parts.
+    # Slicing the whole structure once per part would take several times as long.
     if structure is None:
         return [None] * parts
     if isinstance(structure, Mapping):
@@ -85,8 +85,8 @@ def split_rows(structure: Any, parts: int) -> Sequence[Any]:
         return [_like(structure, row) for row in zip(*(split_rows(value, parts) for value in structure), strict=True)]
     size = len(structure) // parts
     if hasattr(structure, "unsafe_split"):
-        # A module may change its batch in place. Parts made by `split` would make that an error of autograd, because
-        # they are views of one tensor.
+        # Use `unsafe_split`, because a module may change its batch in place.
+        # Autograd forbids such changes of the tensors that `split` returns, which are several views of one tensor.
         return structure.unsafe_split(size)  # type: ignore[no-any-return]
     return [structure[start : start + size] for start in range(0, parts * size, size)]
 
@@ -105,7 +105,7 @@ def _collect(structure: Any, found: list[Any]) -> None:
 
 
 def _like(structure: tuple[Any, ...] | list[Any], values: Sequence[Any]) -> Any:
-    """Return `values` as a tuple, list or named tuple, as `structure` is."""
+    """Return `values` in a container of the type of `structure`: a tuple, a list or a named tuple."""
     make = getattr(type(structure), "_make", None)
     if make is not None:
         return make(values)

@@ -15,7 +15,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class VocabInfo:
-    """Mapping from the rows of a checkpoint's variable to the rows of the model's, for a vocabulary that changed.
+    """Mapping from old to new rows of a variable, such as an embedding, whose vocabulary has changed.
 
     The row of a word that is in both vocabularies is copied to the word's new position. The row of a new word keeps its
     initial value. A vocabulary is a text file with one word per line (a path or URL), or a list of words.
@@ -78,13 +78,13 @@ class VocabInfo:
         return _words("new_vocab", self.new_vocab, self.new_vocab_size)
 
     def old_words(self) -> list[str]:
-        """Return the words of the checkpoint's vocabulary; errors are those of `new_words`."""
+        """Return the words of the checkpoint's vocabulary; raises the same errors as `new_words`."""
         return _words("old_vocab", self.old_vocab, self.old_vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStartSettings:
-    """Selection of the variables that start with another job's weights; see ``warm_start_from`` of `Estimator`.
+    """Settings that select the variables that start with another job's weights; see ``warm_start_from`` of `Estimator`.
 
     Variables have the names that `Estimator.get_variable_names` returns. Only weights are copied, neither the global
     step nor the state of optimizers.
@@ -129,7 +129,7 @@ class WarmStartSettings:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """Regular expressions as a tuple; empty if ``vars_to_warm_start`` is None."""
+        """The regular expressions of ``vars_to_warm_start`` as a tuple; empty if that argument is None."""
         if self.vars_to_warm_start is None:
             return ()
         one = isinstance(self.vars_to_warm_start, str)
@@ -157,7 +157,7 @@ WarmStart = str | os.PathLike[str] | WarmStartSettings
 
 
 def as_settings(warm_start_from: object) -> WarmStartSettings | None:
-    """Return the settings that the argument ``warm_start_from`` stands for; None if it is None.
+    """Convert the argument ``warm_start_from`` to settings; return None if the argument is None.
 
     Raises:
         InvalidTypeError: The argument is of another type.

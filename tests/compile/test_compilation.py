@@ -93,7 +93,7 @@ def test_a_compilation_has_only_its_own_files_open_and_may_close_descriptors_of_
 
 
 @pytest.mark.parametrize("is_background", [False, True])
-def test_a_compilation_beside_the_training_has_a_lower_priority(
+def test_a_compilation_in_the_background_has_a_lower_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_background: bool
 ) -> None:
     def report(*_: Any) -> None:

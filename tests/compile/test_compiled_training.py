@@ -88,7 +88,7 @@ def _one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have ``"auto"`` compile at once."""
-    monkeypatch.setattr(compiled_runner, "is_worth_compiling_beside", lambda *_: True)
+    monkeypatch.setattr(compiled_runner, "is_worth_compiling_in_background", lambda *_: True)
 
 
 def assert_close(one: te.Estimator, other: te.Estimator) -> None:
@@ -138,7 +138,7 @@ def test_auto_trains_in_python_until_the_step_is_compiled(
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=100)
     messages = [message for message in caplog.messages if "training step" in message]
     assert messages == [
-        "Compiling the training step for batches of 4; training goes on beside it.",
+        "Compiling the training step for batches of 4; training goes on in Python.",
         "Compiled the training step for batches of 4.",
     ]
     assert len(asked) == 20
@@ -371,7 +371,7 @@ def test_batches_with_strings_warn_once_compiling_would_be_worth_it(
     worth: bool,
     logged: int,
 ) -> None:
-    monkeypatch.setattr(compiled_runner, "is_worth_compiling_beside", lambda *_: worth)
+    monkeypatch.setattr(compiled_runner, "is_worth_compiling_in_background", lambda *_: worth)
     rows = {"x": np.ones((4, 1), np.float32), "id": np.arange(4), "name": np.array(["a", "b", "c", "d"])}
     named = te.data.Dataset.from_arrays(rows, np.ones(4, np.float32)).batch(2).repeat()
     job(tmp_path, compile).train(lambda: named, steps=20)
@@ -405,7 +405,7 @@ def test_a_compilation_ends_with_the_training_if_nothing_can_be_kept(
     assert logged == [
         "Compiled steps are not kept for later runs: Not a directory (/dev/null/steps); TORCH_ESTIMATOR_CACHE_DIR may "
         "name another directory.",
-        "Compiling the training step for batches of 4; training goes on beside it.",
+        "Compiling the training step for batches of 4; training goes on in Python.",
     ]
 
 
@@ -524,7 +524,7 @@ def test_an_interrupted_training_leaves_no_compiler(
 @pytest.mark.parametrize(
     ("cores", "look_after_secs", "why"),
     [
-        (2, 0.0, "no core was idle beside the training"),
+        (2, 0.0, "no core was idle during the training"),
         (1, 0.0, "this process has one core"),
         # Too short for anybody to miss it.
         (2, 1000.0, None),

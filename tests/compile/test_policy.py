@@ -1,4 +1,4 @@
-"""When a step is compiled beside the training, by the kernel's counters of idle time."""
+"""When a step is compiled in the background, by the kernel's counters of idle time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_estimator.compile.policy import IdleCores, is_worth_compiling_beside
+from torch_estimator.compile.policy import IdleCores, is_worth_compiling_in_background
 
 LONG, SHORT = 1e6, 10.0
 
@@ -131,14 +131,14 @@ def test_a_short_training_compiles_on_an_idle_core_and_a_long_one_always(tmp_pat
     machine = Machine(tmp_path, 2)
     idle = machine.cores({0, 1})
     machine.passes(1.0, idle=[0.0, 1.0])
-    assert not is_worth_compiling_beside(0.9, 900, LONG, idle)
-    assert is_worth_compiling_beside(1.1, 1100, SHORT, idle)
-    assert is_worth_compiling_beside(1.1, 1100, None, idle)
+    assert not is_worth_compiling_in_background(0.9, 900, LONG, idle)
+    assert is_worth_compiling_in_background(1.1, 1100, SHORT, idle)
+    assert is_worth_compiling_in_background(1.1, 1100, None, idle)
     machine.passes(1.0, idle=[0.0, 0.0])
-    assert not is_worth_compiling_beside(1.1, 1100, 30_000.0, idle)
-    assert not is_worth_compiling_beside(1.1, 1100, None, idle)
-    assert is_worth_compiling_beside(1.1, 1100, LONG, idle)
-    assert is_worth_compiling_beside(300.0, 1100, None, idle)
+    assert not is_worth_compiling_in_background(1.1, 1100, 30_000.0, idle)
+    assert not is_worth_compiling_in_background(1.1, 1100, None, idle)
+    assert is_worth_compiling_in_background(1.1, 1100, LONG, idle)
+    assert is_worth_compiling_in_background(300.0, 1100, None, idle)
 
 
 def test_a_process_with_one_core_does_not_compile_however_long_it_trains(tmp_path: Path) -> None:
@@ -149,4 +149,4 @@ def test_a_process_with_one_core_does_not_compile_however_long_it_trains(tmp_pat
         idle = machine.cores(allowed)
         assert idle.cores == 1
         machine.passes(1.0, idle=[1.0, 1.0])
-        assert not is_worth_compiling_beside(1000.0, 1100, LONG, idle)
+        assert not is_worth_compiling_in_background(1000.0, 1100, LONG, idle)

@@ -465,7 +465,9 @@ def test_an_evaluator_in_whose_place_another_one_has_come_says_so(job: Job) -> N
         job.now = now
         assert other.steps == [6, 9]
 
-    with pytest.raises(te.errors.ClusterError, match=r"Another evaluator has come .* two processes have the same TF"):
+    with pytest.raises(
+        te.errors.ClusterError, match=r"Another evaluator has taken over .* two processes have the same TF"
+    ):
         job.follow([another, None])
     assert job.steps == [3]
 
@@ -478,7 +480,7 @@ def test_an_evaluator_ends_as_soon_as_another_one_is_there(job: Job) -> None:
         other.claim()
         job.train(6)
 
-    with pytest.raises(te.errors.ClusterError, match="Another evaluator has come in the place of this one"):
+    with pytest.raises(te.errors.ClusterError, match="Another evaluator has taken over from this one"):
         job.follow([None, comes])
     assert (job.steps, job.now) == ([3], 2)
     # Who comes once more has the place again.

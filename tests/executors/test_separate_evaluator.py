@@ -85,8 +85,8 @@ def test_an_evaluator_that_was_killed_is_replaced_and_nothing_is_evaluated_twice
 def test_a_worker_alone_evaluates_and_an_evaluator_that_it_does_not_know_of_leaves_that_to_it(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=1, chief=False)
     worker, evaluator = ended([cluster.start((name, 0), tmp_path, "early") for name in ("worker", "evaluator")])
-    assert (worker.status, evaluator.status) == (0, 0), worker.told + evaluator.told
-    assert "Worker 0 evaluates and exports, since " in evaluator.told
-    assert "result (None, None)" in evaluator.told
-    assert "'global_step': 12" in worker.told.rpartition("result ")[2]
+    assert (worker.status, evaluator.status) == (0, 0), worker.output + evaluator.output
+    assert "Worker 0 evaluates and exports, since " in evaluator.output
+    assert "result (None, None)" in evaluator.output
+    assert "'global_step': 12" in worker.output.rpartition("result ")[2]
     assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [10, 12]

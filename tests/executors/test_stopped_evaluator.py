@@ -76,7 +76,7 @@ def test_training_reaches_its_end_while_the_evaluator_is_stopped_amid_an_evaluat
     assert last == 65
     # What it was evaluating was kept for it.
     assert checkpoint_steps(tmp_path) == [first, 60, 65]
-    assert "was removed" not in evaluator.told
+    assert "was removed" not in evaluator.output
 
 
 def test_an_evaluator_takes_the_newest_checkpoint_where_the_one_it_chose_was_removed_while_it_was_stopped(
@@ -89,7 +89,7 @@ def test_an_evaluator_takes_the_newest_checkpoint_where_the_one_it_chose_was_rem
     gone = (
         rf"^Checkpoint {tmp_path}/model\.ckpt-\d+ was removed before it was evaluated .*; going on with the newest\.$"
     )
-    assert len(re.findall(gone, evaluator.told, re.M)) == 1
+    assert len(re.findall(gone, evaluator.output, re.M)) == 1
 
 
 def train_beside_a_stopped_evaluator(cluster: Cluster, model_dir: Path, where: str) -> Ended:
@@ -107,8 +107,12 @@ def train_beside_a_stopped_evaluator(cluster: Cluster, model_dir: Path, where: s
         trained = ended(trainers)
 
         assert [one.status for one in trained] == [0] * len(trainers), trained
-        assert re.findall(r"Saving checkpoints for (\d+)", trained[0].told) == ["0", *map(str, range(10, 65, 10)), "65"]
-        assert "Training ended at global step 65: the last step was reached." in trained[0].told
+        assert re.findall(r"Saving checkpoints for (\d+)", trained[0].output) == [
+            "0",
+            *map(str, range(10, 65, 10)),
+            "65",
+        ]
+        assert "Training ended at global step 65: the last step was reached." in trained[0].output
         assert not (model_dir / "eval").exists() or "loss" not in read_scalars(model_dir / "eval")
 
         (model_dir / "evaluate").touch()
@@ -117,7 +121,7 @@ def train_beside_a_stopped_evaluator(cluster: Cluster, model_dir: Path, where: s
     finally:
         for process in (*trainers, evaluator):
             process.kill()
-    assert went_on.status == 0, went_on.told
+    assert went_on.status == 0, went_on.output
     assert [file.name for file in (model_dir / "export" / "writing").iterdir()] == ["65"]
     assert not (model_dir / "evaluating").exists()
     return went_on

@@ -75,7 +75,7 @@ def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "the following arguments are required: --module-name"),
         ([*NAMED, "--worker-count", "many"], "argument --worker-count: invalid int value: 'many'"),
-        ([*NAMED, "--steps", "3"], "unrecognized arguments: --steps; those of the program go behind --"),
+        ([*NAMED, "--steps", "3"], "unrecognized arguments: --steps; put arguments of the program after --"),
     ],
 )
 def test_options_that_cannot_be_are_shown_with_the_usage(

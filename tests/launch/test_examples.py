@@ -90,10 +90,10 @@ def test_a_chief_and_a_worker_train_in_step(program: str, examples: dict[str, Ex
     cluster = Cluster(RUN)
     arguments = (example.module, "--job-dir", tmp_path, *example.options)
     results = ended([cluster.start(task, *arguments) for task in (*cluster.tasks, ("evaluator", 0))])
-    assert [result.status for result in results] == [0, 0, 0], [result.told for result in results]
+    assert [result.status for result in results] == [0, 0, 0], [result.output for result in results]
     for result in results[:2]:
-        assert f"Training ended at global step {example.in_step}: " in result.told
-    assert_ended(example, tmp_path, example.in_step, results[2].told)
+        assert f"Training ended at global step {example.in_step}: " in result.output
+    assert_ended(example, tmp_path, example.in_step, results[2].output)
 
 
 @pytest.mark.parametrize("program", ["census", "babyweight", "mnist"])
@@ -108,12 +108,12 @@ def test_a_chief_and_a_worker_train_with_a_parameter_server(
     # A worker starts five seconds late by default, and the job is shorter than that: start the chief after it.
     assert any("Calling model_fn." in line for line in running[0].stdout)
     results = ended([cluster.start(chief, *arguments), *running])
-    assert [result.status for result in results] == [0, 0, 0, 0], [result.told for result in results]
+    assert [result.status for result in results] == [0, 0, 0, 0], [result.output for result in results]
     # The chief waits for workers whose input has not ended.
-    assert f"Training ended at global step {example.with_server}: " in results[0].told
-    assert "Training ended at global step " in results[1].told
-    assert "ps 0 ends: training is over." in results[2].told
-    assert_ended(example, tmp_path, example.with_server, results[3].told)
+    assert f"Training ended at global step {example.with_server}: " in results[0].output
+    assert "Training ended at global step " in results[1].output
+    assert "ps 0 ends: training is over." in results[2].output
+    assert_ended(example, tmp_path, example.with_server, results[3].output)
 
 
 # Importing PyTorch in a new process takes three CPU-seconds, so that the launcher starts one example by default.

@@ -178,8 +178,8 @@ def run(folder: Path, strategy: str, batch: int, workers: int = 0, servers: int 
     else:
         results = ended([Process(PROGRAM, arguments, {})])
     for result in results:
-        assert result.status == 0, result.told
-    (metrics,) = re.findall(r"^metrics: (.*)$", "".join(result.told for result in results), re.MULTILINE)
+        assert result.status == 0, result.output
+    (metrics,) = re.findall(r"^metrics: (.*)$", "".join(result.output for result in results), re.MULTILINE)
     return dict(json.loads(metrics))
 
 

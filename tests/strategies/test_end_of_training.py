@@ -60,6 +60,6 @@ def test_workers_end_with_a_chief_that_was_killed_after_the_last_checkpoint(tmp_
     running[0] = cluster.start(cluster.tasks[0], tmp_path, strategy)
     results = ended(running)
     assert [one.status for one in results] == [0, 0, 0], results
-    assert "Skipping training: max_steps=20 is reached" in results[0].told
+    assert "Skipping training: max_steps=20 is reached" in results[0].output
     for worker in results[1:]:
-        assert "The others have ended the training." in worker.told or "Training ended" in worker.told
+        assert "The others have ended the training." in worker.output or "Training ended" in worker.output

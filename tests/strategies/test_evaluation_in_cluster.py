@@ -109,8 +109,8 @@ print("METRICS", json.dumps(metrics))
 
 def metrics_of(process: Ended) -> dict[str, Any]:
     """Return the metrics that a process has printed; empty where it printed none."""
-    assert process.status == 0, process.told
-    (line,) = [line for line in process.told.splitlines() if line.startswith("METRICS")]
+    assert process.status == 0, process.output
+    (line,) = [line for line in process.output.splitlines() if line.startswith("METRICS")]
     return dict(json.loads(line.removeprefix("METRICS ")) or {})
 
 
@@ -143,7 +143,7 @@ def test_all_processes_have_the_metrics_of_one(tmp_path: Path, workers: int, giv
     processes = run(tmp_path, "evaluate", workers, **given)
     shared = [metrics_of(one) for one in processes]
 
-    assert ["LAST LOSS" in one.told for one in processes] == [True] + workers * [False]
+    assert ["LAST LOSS" in one.output for one in processes] == [True] + workers * [False]
     assert all(one == shared[0] for one in shared)
     assert shared[0].pop("processes") == min(workers + 1, given.get("batches", workers + 1))
     assert len(list((tmp_path / "eval_all").glob("events.*"))) == 1
@@ -174,14 +174,16 @@ def test_processes_may_see_the_model_dir_at_different_paths(tmp_path: Path) -> N
         ]
     )
     assert metrics_of(chief) == metrics_of(worker)
-    assert f"Restoring parameters from {tmp_path}/link/model.ckpt-10" in worker.told
+    assert f"Restoring parameters from {tmp_path}/link/model.ckpt-10" in worker.output
 
 
 def test_a_job_without_an_evaluator_shares_its_evaluations(tmp_path: Path) -> None:
     chief, worker = run(tmp_path, "train_and_evaluate", 1, steps=30)
     metrics = metrics_of(chief)
     assert (metrics.pop("processes"), metrics["rows"], metrics["global_step"]) == (2, 101, 30)
-    assert chief.told.count("Finished evaluation of 13 batches") == worker.told.count("Finished evaluation of 13") == 3
+    assert (
+        chief.output.count("Finished evaluation of 13 batches") == worker.output.count("Finished evaluation of 13") == 3
+    )
     assert metrics_of(worker) == {}
     wanted = metrics_of(*run(tmp_path, "evaluate", 0, strategy="None"))
     assert wanted.pop("processes") == 1
@@ -199,15 +201,15 @@ def test_an_evaluation_that_loses_a_process_is_done_by_the_chief(tmp_path: Path,
     done, _ = ended([chief, again])
     metrics = metrics_of(done)
     assert (metrics["processes"], metrics["rows"], metrics["global_step"]) == (2, 101, 30)
-    assert "; evaluating alone." in done.told
-    assert done.told.count("Finished evaluation of 13 batches") == 3
+    assert "; evaluating alone." in done.output
+    assert done.output.count("Finished evaluation of 13 batches") == 3
 
 
 def test_a_failed_process_is_named(tmp_path: Path) -> None:
     chief, worker = run(tmp_path, "evaluate", 1, strikes="fails")
     assert worker.status == chief.status == 1
-    assert 'KeyError: "something of the user\'s"' in worker.told
-    assert chief.told.splitlines()[-1].endswith("worker 1 has failed; its log says why")
+    assert 'KeyError: "something of the user\'s"' in worker.output
+    assert chief.output.splitlines()[-1].endswith("worker 1 has failed; its log says why")
 
 
 def test_processes_with_different_purposes_are_refused(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ def test_processes_with_different_purposes_are_refused(tmp_path: Path) -> None:
     ):
         assert one.status == 1
         told = "worker 0 is to evaluate, but worker 1 is to train; have all of them call the same, in the same order."
-        assert told in one.told
+        assert told in one.output
 
 
 def test_other_models_are_not_evaluated_together(tmp_path: Path) -> None:
@@ -231,10 +233,10 @@ def test_other_models_are_not_evaluated_together(tmp_path: Path) -> None:
         ]
     ):
         assert one.status == 1
-        assert "layer.weight" in one.told.splitlines()[-1]
+        assert "layer.weight" in one.output.splitlines()[-1]
 
 
 def test_servers_and_evaluators_leave_one_process_alone(tmp_path: Path) -> None:
     chief, *_ = Cluster(PROGRAM, 0, 1).run("evaluate", tmp_path, json.dumps({"together": False}))
     assert metrics_of(chief)["processes"] == 1
-    assert "eval_distribute is a MultiWorkerMirroredStrategy: this process evaluates alone, " in chief.told
+    assert "eval_distribute is a MultiWorkerMirroredStrategy: this process evaluates alone, " in chief.output

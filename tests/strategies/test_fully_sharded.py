@@ -138,8 +138,8 @@ def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
     """Run a job, assert that it succeeds, and return the output of each process."""
     results = Cluster(PROGRAM, workers).run(model_dir, *arguments)
     for result in results:
-        assert result.status == 0, result.told
-    return [result.told for result in results]
+        assert result.status == 0, result.output
+    return [result.output for result in results]
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_i
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
     results = Cluster(PROGRAM).run(tmp_path / "killed", 16, 20, *settings, "worker=18", "does=dies")
     assert results[1].status == -signal.SIGKILL
-    assert results[0].status == RESTART_ME, results[0].told
-    assert "training goes on from the last checkpoint." in results[0].told
+    assert results[0].status == RESTART_ME, results[0].output
+    assert "training goes on from the last checkpoint." in results[0].output
     assert max(checkpoint_steps(tmp_path / "killed")) == 14
     run(tmp_path / "killed", 16, 20, *settings)
     run(tmp_path / "whole", 16, 20, *settings)
@@ -229,8 +229,8 @@ def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
     for one in reversed(running):
         os.kill(one.pid, signal.SIGINT)
     for result in ended(running):
-        assert result.status == 130, result.told
-        assert "Traceback" not in result.told
+        assert result.status == 130, result.output
+        assert "Traceback" not in result.output
     saved = max(checkpoint_steps(tmp_path / "parts"))
     assert saved > 0
     run(tmp_path / "parts", 16, saved + 5, "repeat=1")
@@ -241,17 +241,17 @@ def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
 def test_a_process_that_fails_between_two_steps_is_named_by_the_others(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails")
     assert results[1].status == 1
-    assert 'KeyError: "something of the user\'s"' in results[1].told
+    assert 'KeyError: "something of the user\'s"' in results[1].output
     assert results[0].status == RESTART_ME
-    assert "worker 0 has failed; see its log, and start all of them again: training goes on" in results[0].told
+    assert "worker 0 has failed; see its log, and start all of them again: training goes on" in results[0].output
 
 
 def test_where_a_process_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 300, "repeat=1", "fails=worker")
     assert results[1].status == 1
-    assert "RuntimeError: something of the user's" in results[1].told
-    assert results[0].status == RESTART_ME, results[0].told
-    assert "see its log, and start all of them again" in results[0].told
+    assert "RuntimeError: something of the user's" in results[1].output
+    assert results[0].status == RESTART_ME, results[0].output
+    assert "see its log, and start all of them again" in results[0].output
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_where_a_process_fails_within_a_step_the_others_end_with_a_sentence(tmp_
 )
 def test_modules_that_cannot_be_sharded_are_refused(tmp_path: Path, setting: str, sentence: str) -> None:
     for result in Cluster(PROGRAM).run(tmp_path, 16, 30, setting):
-        assert result.status == 2, result.told
-        assert sentence in result.told
-        assert "Traceback" not in result.told
+        assert result.status == 2, result.output
+        assert sentence in result.output
+        assert "Traceback" not in result.output
 
 
 def test_optimizers_that_differ_are_named(tmp_path: Path) -> None:
@@ -285,10 +285,10 @@ def test_optimizers_that_differ_are_named(tmp_path: Path) -> None:
         ]
     )
     for one in (chief, worker):
-        assert one.status == 2, one.told
-        assert "worker 0 and chief 0 must run the same program, but differ in the optimizers: " in one.told
-        assert ' is "Ftrl" on worker 0, and "Adam" on chief 0' in one.told
-        assert "Traceback" not in one.told
+        assert one.status == 2, one.output
+        assert "worker 0 and chief 0 must run the same program, but differ in the optimizers: " in one.output
+        assert ' is "Ftrl" on worker 0, and "Adam" on chief 0' in one.output
+        assert "Traceback" not in one.output
 
 
 def test_bfloat16_computes_about_what_one_process_does(tmp_path: Path) -> None:

@@ -117,9 +117,9 @@ def result(*arguments: object) -> Ended:
 def run(*arguments: object) -> str:
     """Run a program, assert that it succeeds, and return its output."""
     one = result(*arguments)
-    assert one.status == 0, one.told
-    assert one.told.count("the program went on") == one.told.count("the program went on: True") == 1
-    return one.told
+    assert one.status == 0, one.output
+    assert one.output.count("the program went on") == one.output.count("the program went on: True") == 1
+    return one.output
 
 
 def test_three_replicas_compute_what_one_does_with_their_batches_together(tmp_path: Path) -> None:
@@ -176,10 +176,10 @@ def test_replicas_and_one_process_go_on_with_what_the_other_has_trained(tmp_path
 def test_a_killed_replica_is_named_and_the_job_resumes_from_the_checkpoint(tmp_path: Path) -> None:
     settings = ("replicas=2", "shuffle=1", "dropout=0.3", "save=7")
     killed = result(tmp_path / "killed", 16, 30, *settings, "who=copy", "does=dies", "at=18")
-    assert killed.status == 143, killed.told
+    assert killed.status == 143, killed.output
     assert (
         "error: replica 1 was ended by SIGKILL; start again, and training goes on from the last checkpoint."
-        in killed.told
+        in killed.output
     )
     assert max(checkpoint_steps(tmp_path / "killed")) == 14
     run(tmp_path / "killed", 16, 30, *settings)
@@ -189,22 +189,22 @@ def test_a_killed_replica_is_named_and_the_job_resumes_from_the_checkpoint(tmp_p
 
 def test_an_error_in_a_replica_is_raised_as_it_would_be_without(tmp_path: Path) -> None:
     unread = result(tmp_path / "unread", 16, 30, "replicas=3", "does=cannot read")
-    assert unread.status == 2, unread.told
-    assert unread.told.splitlines()[-1] == "error: a.csv, line 7: something is wrong."
-    assert "Traceback" not in unread.told
+    assert unread.status == 2, unread.output
+    assert unread.output.splitlines()[-1] == "error: a.csv, line 7: something is wrong."
+    assert "Traceback" not in unread.output
     failed = result(tmp_path / "failed", 16, 30, "replicas=2", "who=copy", "does=fails", "at=3")
-    assert failed.status == 2, failed.told
-    assert "error: replica 1 has failed; its traceback is above." in failed.told
-    assert 'KeyError: "something of the user\'s"' in failed.told
+    assert failed.status == 2, failed.output
+    assert "error: replica 1 has failed; its traceback is above." in failed.output
+    assert 'KeyError: "something of the user\'s"' in failed.output
     first = result(tmp_path / "first", 16, 30, "replicas=3", "who=first", "does=fails", "at=3")
-    assert first.status == 1, first.told
-    assert first.told.count("KeyError") == 1
+    assert first.status == 1, first.output
+    assert first.output.count("KeyError") == 1
 
 
 @pytest.mark.parametrize("who", ["copy", "first"])
 def test_sigterm_to_one_has_a_checkpoint_saved(tmp_path: Path, who: str) -> None:
     one = result(tmp_path, 16, 30, "replicas=2", f"who={who}", "does=is preempted", "at=12")
-    assert one.status == 143, one.told
+    assert one.status == 143, one.output
     assert checkpoint_steps(tmp_path)[-1] in (12, 13)
 
 
@@ -217,9 +217,9 @@ def test_ctrl_c_has_a_checkpoint_saved_and_ends_all_replicas(tmp_path: Path) -> 
     for one in (*replicas, process.pid):
         os.kill(one, signal.SIGINT)
     (one,) = ended([process])
-    assert one.status == 130, one.told
-    assert "Traceback" not in one.told
-    assert f"Training ended at global step {checkpoint_steps(tmp_path)[-1]}: Ctrl-C asked for it;" in one.told
+    assert one.status == 130, one.output
+    assert "Traceback" not in one.output
+    assert f"Training ended at global step {checkpoint_steps(tmp_path)[-1]}: Ctrl-C asked for it;" in one.output
     assert checkpoint_steps(tmp_path)[-1] >= 100
     assert not any(Path(f"/proc/{one}").exists() for one in replicas)
 
@@ -338,8 +338,8 @@ print("the program went on: True")
 )
 def test_a_big_table_that_is_exchanged_whole_is_named(tmp_path: Path, count: int, replicas: int, is_told: bool) -> None:
     (one,) = ended([Process(OWN, [str(tmp_path), str(count), str(replicas)], {"OMP_NUM_THREADS": "2"})])
-    assert one.status == 0, one.told
+    assert one.status == 0, one.output
     sentence = (
         "All 1000002 numbers of 0, which is a torch.nn.Embedding, are exchanged in every step; of an embedding_column"
     )
-    assert one.told.count(sentence) == int(is_told)
+    assert one.output.count(sentence) == int(is_told)

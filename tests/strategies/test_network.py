@@ -100,7 +100,7 @@ def test_a_job_across_a_network_goes_on_when_links_are_cut_and_mended(
     read_until(job["chief"], lambda line: saved_step(line) > at)
     (tmp_path / "enough").touch()
     for result in ended(list(job.values())):
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
 
 
 def test_a_process_that_stays_cut_off_names_what_it_waited_for(tmp_path: Path, network: Network, start: Start) -> None:
@@ -110,14 +110,14 @@ def test_a_process_that_stays_cut_off_names_what_it_waited_for(tmp_path: Path, n
     (cut_off,) = ended([job["worker"]])
     (tmp_path / "enough").touch()
     server, chief = ended([job["ps"], job["chief"]])
-    assert (server.status, chief.status, cut_off.status) == (0, 0, 143), server.told + chief.told + cut_off.told
+    assert (server.status, chief.status, cut_off.status) == (0, 0, 143), server.output + chief.output + cut_off.output
     waited = "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for ps 0 at "
-    assert f"{waited}{network.addresses['ps']}:2222; see whether it runs and can be reached." in cut_off.told
+    assert f"{waited}{network.addresses['ps']}:2222; see whether it runs and can be reached." in cut_off.output
 
 
 def test_synchronous_processes_find_each_other_across_a_network(tmp_path: Path, start: Start) -> None:
     for result in ended(list(start(("chief", "worker"), tmp_path, 50, 120).values())):
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
     assert checkpoint_steps(tmp_path) == [0, 50]
 
 
@@ -135,8 +135,8 @@ def test_synchronous_processes_wait_for_a_cut_link_and_lose_no_step(
     read_until(job["chief"], lambda line: saved_step(line) > at)
     (tmp_path / "enough").touch()
     for result in ended(list(job.values())):
-        assert result.status == 0, result.told
-        assert "has lost another process" not in result.told
+        assert result.status == 0, result.output
+        assert "has lost another process" not in result.output
 
 
 def saved_step(line: str) -> int:

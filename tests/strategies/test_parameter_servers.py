@@ -140,7 +140,7 @@ def run(model_dir: Path, *arguments: object, workers: int = 0, servers: int = 1)
     """Run a job that succeeds; return how its processes ended, the chief first."""
     results = Cluster(PROGRAM, workers, servers).run(model_dir, *arguments)
     for result in results:
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
     return results
 
 
@@ -161,7 +161,7 @@ def test_one_worker_computes_what_a_single_process_computes(tmp_path: Path, sett
     chief, *_ = run(tmp_path / "served", 32, 100, "repeat=1", *settings, servers=2)
     alone(tmp_path / "alone", 32, 100, "repeat=1", *settings, "compile=False")
     # Reading the state back for a checkpoint is no change that a compiled step has to be made anew for.
-    assert "was changed" not in chief.told
+    assert "was changed" not in chief.output
     assert checkpoint_steps(tmp_path / "served") == checkpoint_steps(tmp_path / "alone")
     assert_close(tmp_path / "served", tmp_path / "alone")
 
@@ -181,12 +181,12 @@ def test_a_job_that_continues_with_more_or_fewer_processes_restarts_its_input(tm
     run(tmp_path, 32, 20, *settings, workers=1)
     for workers, step in ((0, 30), (2, 45), (1, 60)):
         before, now = {0: ("2 processes", 1), 2: ("1 process", 3), 1: ("3 processes", 2)}[workers]
-        told = run(tmp_path, 32, step, *settings, workers=workers)[0].told
+        told = run(tmp_path, 32, step, *settings, workers=workers)[0].output
         assert f"saved in a training of {before}, and this one is of {now}: reading the input from" in told
         assert max(checkpoint_steps(tmp_path)) == step
     results = Cluster(PROGRAM, 0, 0).run(tmp_path, 32, 70, *settings)
-    assert results[0].status == 0, results[0].told
-    assert "saved in a training of 2 processes, and this one is of 1: reading the input from" in results[0].told
+    assert results[0].status == 0, results[0].output
+    assert "saved in a training of 2 processes, and this one is of 1: reading the input from" in results[0].output
 
 
 @pytest.mark.parametrize("settings", [(), ("pipeline=1", "look=50")])
@@ -194,23 +194,23 @@ def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path, setting
     # 5, 4 and 4 batches of one.
     results = run(tmp_path, 1, None, "rows=13", *settings, workers=2)
     assert max(checkpoint_steps(tmp_path)) == 13
-    assert "Training ended at global step 13: the input ended." in results[0].told
-    assert "ps 0 ends: training is over." in results[3].told
+    assert "Training ended at global step 13: the input ended." in results[0].output
+    assert "ps 0 ends: training is over." in results[3].output
 
 
 def test_all_workers_stop_at_the_last_step_and_when_one_of_them_stops(tmp_path: Path) -> None:
     results = run(tmp_path / "last", 16, 150, "repeat=1", "save=50", "pipeline=1", workers=1, servers=2)
     assert max(checkpoint_steps(tmp_path / "last")) == 150
-    assert all("the last step was reached." in one.told for one in results[:2])
+    assert all("the last step was reached." in one.output for one in results[:2])
     results = run(tmp_path / "stops", 16, 100_000, "repeat=1", "worker=120", "does=stops", workers=1)
     assert 119 <= max(checkpoint_steps(tmp_path / "stops")) < 100_000
-    assert "a hook asked for it." in results[1].told
+    assert "a hook asked for it." in results[1].output
 
 
 def test_a_worker_that_starts_after_an_early_end_takes_no_step(tmp_path: Path) -> None:
     results = run(tmp_path, 16, 1000, "repeat=1", "chief=3", "does=stops", "delay=2", "wait=30", workers=1)
     assert max(checkpoint_steps(tmp_path)) == 3
-    assert "the other processes had ended it." in results[1].told
+    assert "the other processes had ended it." in results[1].output
 
 
 def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(tmp_path: Path) -> None:
@@ -223,11 +223,11 @@ def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(t
             cluster.start(cluster.tasks[1], *arguments),
         ]
     )
-    assert (killed.status, server.status) == (-9, 0), killed.told + server.told
+    assert (killed.status, server.status) == (-9, 0), killed.output + server.output
     # Restarted servers, which hold nothing, must not make the chief train further.
     again = ended([cluster.start(task, *arguments) for task in cluster.tasks])
     assert [one.status for one in again] == [0, 0], again
-    assert "Training had ended when this process was killed; it takes no further step." in again[0].told
+    assert "Training had ended when this process was killed; it takes no further step." in again[0].output
     assert checkpoint_steps(tmp_path) == [0, 3]
     state = read_status(str(tmp_path))
     assert state is not None
@@ -246,15 +246,15 @@ def test_a_job_goes_on_though_each_kind_of_process_is_killed(tmp_path: Path) -> 
         running[victim] = cluster.start(victim, *arguments)
     results = dict(zip(cluster.tasks, ended(list(running.values())), strict=True))
     for result in results.values():
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
     assert max(checkpoint_steps(tmp_path)) == 1500
     for who in (("chief", 0), ("worker", 0)):
-        assert "Training ended at global step 1500: " in results[who].told
-    chief = told["chief", 0] + results["chief", 0].told
+        assert "Training ended at global step 1500: " in results[who].output
+    chief = told["chief", 0] + results["chief", 0].output
     assert "ps 1 has lost what it held; restoring it from the checkpoint of global step " in chief
     assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief
     # The servers had gone on while the chief was away.
-    assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
+    assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].output)
 
 
 def test_bounded_staleness_does_not_wait_for_workers_that_are_killed_or_stopped(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_bounded_staleness_does_not_wait_for_workers_that_are_killed_or_stopped(
     wait_for_checkpoint(tmp_path, at + 200, running)
     os.kill(running["chief", 0].pid, signal.SIGTERM)
     (chief,) = ended([running["chief", 0]])
-    assert chief.status == 143, chief.told
+    assert chief.status == 143, chief.output
     for one in (running["worker", 1], running["ps", 0]):
         one.kill()
         one.wait()
@@ -289,9 +289,9 @@ def test_a_second_chief_is_refused_and_the_first_goes_on(tmp_path: Path) -> None
     wait_for_checkpoint(tmp_path, 50, running)
     second = cluster.start(("chief", 0), *arguments)
     first, other, server = ended([running["chief", 0], second, running["ps", 0]])
-    assert (first.status, other.status, server.status) == (0, 2, 0), first.told + other.told
+    assert (first.status, other.status, server.status) == (0, 2, 0), first.output + other.output
     pid = running["chief", 0].pid
-    assert re.search(rf"error: model_dir {tmp_path} is in use: .* \(process {pid} on .*\) trains in it; ", other.told)
+    assert re.search(rf"error: model_dir {tmp_path} is in use: .* \(process {pid} on .*\) trains in it; ", other.output)
     assert max(checkpoint_steps(tmp_path)) == 1000
 
 
@@ -299,10 +299,10 @@ def test_a_restarted_worker_reads_on_and_logs_how_much_it_reads_again(tmp_path: 
     cluster = Cluster(PROGRAM, workers=0, servers=1)
     server = cluster.start(("ps", 0), tmp_path, 1, None)
     (first,) = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300", "chief=100", "does=dies")])
-    assert first.status == -9, first.told
+    assert first.status == -9, first.output
     chief, ps = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300"), server])
-    assert (chief.status, ps.status) == (0, 0), chief.told
-    told = re.search(r"where it stood (\d+) batches ago; these are trained on again", chief.told)
+    assert (chief.status, ps.status) == (0, 0), chief.output
+    told = re.search(r"where it stood (\d+) batches ago; these are trained on again", chief.output)
     twice = int(told[1]) if told else 0
     assert twice <= 100
     assert max(checkpoint_steps(tmp_path)) == 300 + twice
@@ -312,11 +312,11 @@ def test_sigterm_to_the_chief_saves_a_checkpoint_and_the_servers_wait_for_its_re
     cluster = Cluster(PROGRAM, workers=0, servers=1)
     server = cluster.start(("ps", 0), tmp_path, 16, 200, "repeat=1")
     (first,) = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1", "chief=60", "does=is preempted")])
-    assert first.status == 143, first.told
+    assert first.status == 143, first.output
     assert max(checkpoint_steps(tmp_path)) >= 60
     chief, ps = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1"), server])
-    assert (chief.status, ps.status) == (0, 0), chief.told
-    assert "going on with them." in chief.told
+    assert (chief.status, ps.status) == (0, 0), chief.output
+    assert "going on with them." in chief.output
     assert max(checkpoint_steps(tmp_path)) == 200
 
 
@@ -328,7 +328,7 @@ def test_sigterm_to_all_saves_a_checkpoint_before_the_servers_end(tmp_path: Path
     for task in (("ps", 0), ("ps", 1), ("worker", 0), ("chief", 0)):
         os.kill(running[task].pid, signal.SIGTERM)
     for result in ended(list(running.values())):
-        assert result.status == 143, result.told
+        assert result.status == 143, result.output
     assert max(checkpoint_steps(tmp_path)) >= 100
 
 
@@ -342,13 +342,13 @@ def test_ctrl_c_to_all_saves_a_checkpoint_before_the_servers_end(tmp_path: Path)
         os.kill(running[task].pid, signal.SIGINT)
     results = dict(zip(running, ended(list(running.values())), strict=True))
     for result in results.values():
-        assert result.status == 130, result.told
-        assert "Traceback" not in result.told
-        assert "press Ctrl-C again to end at once." in result.told
+        assert result.status == 130, result.output
+        assert "Traceback" not in result.output
+        assert "press Ctrl-C again to end at once." in result.output
     saved = max(checkpoint_steps(tmp_path))
     assert saved >= 100
-    assert f"Training ended at global step {saved}: Ctrl-C asked for it;" in results["chief", 0].told
-    assert "ps 0: shutting down on Ctrl-C; start again to go on." in results["ps", 0].told
+    assert f"Training ended at global step {saved}: Ctrl-C asked for it;" in results["chief", 0].output
+    assert "ps 0: shutting down on Ctrl-C; start again to go on." in results["ps", 0].output
 
 
 def test_a_second_ctrl_c_ends_a_server_that_workers_still_need(tmp_path: Path) -> None:
@@ -364,8 +364,8 @@ def test_a_second_ctrl_c_ends_a_server_that_workers_still_need(tmp_path: Path) -
     (result,) = ended([server])
     chief.kill()
     chief.wait()
-    assert result.status == 130, result.told
-    assert "Ctrl-C asked for it" not in result.told
+    assert result.status == 130, result.output
+    assert "Ctrl-C asked for it" not in result.output
 
 
 def test_sigterm_to_one_server_saves_what_it_holds_before_it_ends(tmp_path: Path) -> None:
@@ -375,11 +375,13 @@ def test_sigterm_to_one_server_saves_what_it_holds_before_it_ends(tmp_path: Path
     read_until(running["chief", 0], "step = 100")
     os.kill(running["ps", 0].pid, signal.SIGTERM)
     (gone,) = ended([running["ps", 0]])
-    assert gone.status == 143, gone.told
+    assert gone.status == 143, gone.output
     saved = max(checkpoint_steps(tmp_path))
     assert saved >= 100
     running["ps", 0] = cluster.start(("ps", 0), *arguments)
-    told = {task: one.told for task, one in zip(running, ended(list(running.values())), strict=True) if not one.status}
+    told = {
+        task: one.output for task, one in zip(running, ended(list(running.values())), strict=True) if not one.status
+    }
     assert len(told) == 4
     assert "ps 0 is shutting down; saving its parameters." in told["chief", 0]
     assert f"ps 0 has lost what it held; restoring it from the checkpoint of global step {saved}." in told["chief", 0]
@@ -399,14 +401,14 @@ def test_sigterm_ends_processes_that_wait_for_a_server_or_for_the_chief(tmp_path
     chief, worker = ended(waiting)
     server.kill()
     server.wait()
-    assert (chief.status, worker.status) == (143, 143), chief.told + worker.told
+    assert (chief.status, worker.status) == (143, 143), chief.output + worker.output
     assert re.search(
         r"^SIGTERM came while chief 0 waited for ps 0 at \S+, which cannot be reached, so that no further checkpoint "
         "could be written; start again to go on.$",
-        chief.told,
+        chief.output,
         re.M,
     )
-    assert "SIGTERM came while worker 0 waited for the chief to give the parameter servers their" in worker.told
+    assert "SIGTERM came while worker 0 waited for the chief to give the parameter servers their" in worker.output
 
 
 def test_sigterm_to_a_chief_without_its_server_logs_that_nothing_could_be_saved(tmp_path: Path) -> None:
@@ -418,9 +420,9 @@ def test_sigterm_to_a_chief_without_its_server_logs_that_nothing_could_be_saved(
     server.wait()
     os.kill(chief.pid, signal.SIGTERM)
     (result,) = ended([chief])
-    assert result.status == 143, result.told
+    assert result.status == 143, result.output
     lost = "which cannot be reached, so that no further checkpoint could be written; start again to go on."
-    assert lost in result.told
+    assert lost in result.output
 
 
 def test_sigterm_to_a_chief_that_waits_for_workers_leaves_them_the_servers(tmp_path: Path) -> None:
@@ -431,10 +433,10 @@ def test_sigterm_to_a_chief_that_waits_for_workers_leaves_them_the_servers(tmp_p
     read_until(chief, "The input has ended here; waiting for worker 0.")
     os.kill(chief.pid, signal.SIGTERM)
     (first,) = ended([chief])
-    assert first.status == 143, first.told
+    assert first.status == 143, first.output
     assert max(checkpoint_steps(tmp_path)) == 7
     results = ended([*(cluster.start(task, tmp_path, 1, None, "rows=13") for task in cluster.tasks[:2]), server])
-    assert [one.status for one in results] == [0, 0, 0], [one.told for one in results]
+    assert [one.status for one in results] == [0, 0, 0], [one.output for one in results]
     assert max(checkpoint_steps(tmp_path)) == 13
 
 
@@ -450,10 +452,10 @@ def test_a_worker_that_dies_with_its_server_reads_on_at_the_cursor_of_the_checkp
         running[victim].wait()
     running |= {task: cluster.start(task, *arguments) for task in (("ps", 0), ("worker", 0))}
     chief, worker, ps = ended(list(running.values()))
-    assert (chief.status, worker.status, ps.status) == (0, 0, 0), chief.told + worker.told
-    assert "ps 0 has lost what it held; restoring it from the checkpoint of global step 0." in chief.told
+    assert (chief.status, worker.status, ps.status) == (0, 0, 0), chief.output + worker.output
+    assert "ps 0 has lost what it held; restoring it from the checkpoint of global step 0." in chief.output
     # The checkpoint has none of the worker's batches, so none of them are trained on again.
-    assert "trained on again" not in worker.told
+    assert "trained on again" not in worker.output
     assert max(checkpoint_steps(tmp_path)) == 500
 
 
@@ -467,7 +469,7 @@ def test_a_server_that_dies_while_the_chief_waits_for_others_is_restored(tmp_pat
     server.wait()
     others = [cluster.start(task, tmp_path, 1, None, "rows=13") for task in (("ps", 0), ("worker", 0))]
     results = ended([chief, *others])
-    assert [one.status for one in results] == [0, 0, 0], [one.told for one in results]
+    assert [one.status for one in results] == [0, 0, 0], [one.output for one in results]
     # The chief's steps are lost with the server.
     assert max(checkpoint_steps(tmp_path)) == 6
 
@@ -475,7 +477,7 @@ def test_a_server_that_dies_while_the_chief_waits_for_others_is_restored(tmp_pat
 def test_a_server_that_no_chief_comes_to_ends_as_its_run_config_says(tmp_path: Path) -> None:
     (server,) = ended([Cluster(PROGRAM, workers=0, servers=1).start(("ps", 0), tmp_path, 1, 10, "wait=0.5")])
     assert server.status == 2
-    assert "error: ps 0 waited 0.5 s (session_creation_timeout_secs) for the chief to give it its par" in server.told
+    assert "error: ps 0 waited 0.5 s (session_creation_timeout_secs) for the chief to give it its par" in server.output
 
 
 def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: Path) -> None:
@@ -483,7 +485,7 @@ def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: P
     server = cluster.start(("ps", 0), tmp_path, 16, 40, "repeat=1")
     (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 40, "repeat=1", "save=10", "dnn=wild")])
     assert chief.status == 2
-    assert "The loss became NaN at global step" in chief.told
+    assert "The loss became NaN at global step" in chief.output
     server.kill()
     server.wait()
     assert all(np.isfinite(one).all() for one in variables(tmp_path).values())
@@ -511,7 +513,7 @@ def test_other_programs_directories_and_clusters_are_named(tmp_path: Path) -> No
         # The chief goes on: the refused processes have not replaced it.
         os.kill(chief.pid, signal.SIGTERM)
         (first,) = ended([chief])
-        assert first.status == 143, first.told
+        assert first.status == 143, first.output
         assert max(checkpoint_steps(tmp_path / "chief")) > 0
     finally:
         chief.kill()
@@ -522,17 +524,17 @@ def test_other_programs_directories_and_clusters_are_named(tmp_path: Path) -> No
     assert (
         "error: worker 0 and chief 0 must be of the same cluster, but differ in how many there are: the number of "
         "processes that train is 2 on worker 0, and 4 on chief 0; start them with the same TF_CONFIG, but for its task"
-    ) in alone_with_chief.told
+    ) in alone_with_chief.output
     ends = "differ in the end of training: max_steps is 200 on worker 0, and 100000 on chief 0; start them"
-    assert f"error: worker 0 and chief 0 must run the same program, but {ends}" in sooner.told
+    assert f"error: worker 0 and chief 0 must run the same program, but {ends}" in sooner.output
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
-    assert unseen in apart.told
+    assert unseen in apart.output
     assert (
         "error: worker 1 and chief 0 must run the same program, but differ in the optimizers: lr of Adagrad of "
         "dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is 0.001 on worker 1, and 0.2 on chief 0"
-    ) in differs.told
+    ) in differs.output
     place = "its place among the parameter servers is '1 of 2' there, and '0 of 2' here. Give all"
-    assert f"error: ps 0 serves another training than this one: {place}" in turns.told
+    assert f"error: ps 0 serves another training than this one: {place}" in turns.output
 
 
 def test_the_servers_follow_the_last_of_two_trainings_that_have_them(tmp_path: Path) -> None:
@@ -542,9 +544,11 @@ def test_the_servers_follow_the_last_of_two_trainings_that_have_them(tmp_path: P
     wait_for_checkpoint(tmp_path / "first", 0, {("chief", 0): first})
     second = cluster.start(("chief", 0), tmp_path / "second", 16, 100, "repeat=1")
     results = ended([first, second, server])
-    assert [one.status for one in results] == [2, 0, 0], [one.told for one in results]
-    assert "error: ps 0 refuses chief 0: It holds another training by now; see whether two programs" in results[0].told
-    assert "ps 0 drops its training: the chief of another training has connected." in results[2].told
+    assert [one.status for one in results] == [2, 0, 0], [one.output for one in results]
+    assert (
+        "error: ps 0 refuses chief 0: It holds another training by now; see whether two programs" in results[0].output
+    )
+    assert "ps 0 drops its training: the chief of another training has connected." in results[2].output
     assert max(checkpoint_steps(tmp_path / "second")) == 100
 
 
@@ -565,14 +569,16 @@ def test_processes_without_the_key_end_and_the_others_train_encrypted(tmp_path: 
     trained = ended([cluster.start(task, *arguments, **key) for task in cluster.tasks[:2]] + [server])
     assert [one.status for one in (another, none, absent)] == [2, 2, 2]
     assert re.search(
-        r"^error: ps 0 at \S+ has another key than chief 0, whose key file is .*other; ", another.told, re.M
+        r"^error: ps 0 at \S+ has another key than chief 0, whose key file is .*other; ", another.output, re.M
     )
-    assert re.search(rf"^error: ps 0 at \S+ asks for a key, but worker 0 has none; set {KEY_FILE} to", none.told, re.M)
-    assert f"error: the key file '{tmp_path}/absent', which {KEY_FILE} names, cannot be read: No such" in absent.told
-    assert [one.status for one in trained] == [0, 0, 0], [one.told for one in trained]
-    assert f"with the key in {tmp_path}/key" in trained[0].told
+    assert re.search(
+        rf"^error: ps 0 at \S+ asks for a key, but worker 0 has none; set {KEY_FILE} to", none.output, re.M
+    )
+    assert f"error: the key file '{tmp_path}/absent', which {KEY_FILE} names, cannot be read: No such" in absent.output
+    assert [one.status for one in trained] == [0, 0, 0], [one.output for one in trained]
+    assert f"with the key in {tmp_path}/key" in trained[0].output
     assert max(checkpoint_steps(tmp_path / "job")) == 100
-    assert trained[2].told.count("ps 0 has refused a peer that has another key than this server") == 1
+    assert trained[2].output.count("ps 0 has refused a peer that has another key than this server") == 1
 
 
 def wait_until_it_handles_sigterm(process: Process) -> None:

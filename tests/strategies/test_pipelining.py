@@ -80,8 +80,8 @@ def trained(calls: list[int]) -> np.ndarray:
 def test_pipelined_gradients_are_one_step_old(tmp_path: Path) -> None:
     chief, _ = results = Cluster(PROGRAM, workers=0, servers=1).run(tmp_path, 300, 30)
 
-    assert [result.status for result in results] == [0, 0], chief.told
-    calls = [int(count) for count in re.findall(r"^took (\d+)$", chief.told, flags=re.MULTILINE)]
+    assert [result.status for result in results] == [0, 0], chief.output
+    calls = [int(count) for count in re.findall(r"^took (\d+)$", chief.output, flags=re.MULTILINE)]
     assert sum(calls) == 300
     assert max(calls) > 20
     (weight,) = (value for name, value in variables(tmp_path).items() if name.endswith("weight"))
@@ -100,6 +100,6 @@ def test_a_killed_server_is_restored_once_for_all_exchanges_under_way(tmp_path: 
     running["ps", 0] = cluster.start(("ps", 0), *arguments)
     chief, *others = ended(list(running.values()))
 
-    assert [result.status for result in (chief, *others)] == [0, 0, 0, 0], chief.told
+    assert [result.status for result in (chief, *others)] == [0, 0, 0, 0], chief.output
     assert max(checkpoint_steps(tmp_path)) == 20_000
-    assert chief.told.count("ps 0 has lost what it held; restoring it") == 1
+    assert chief.output.count("ps 0 has lost what it held; restoring it") == 1

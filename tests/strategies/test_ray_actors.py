@@ -100,7 +100,7 @@ class Launched:
             )
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         return self._told.read_text()
 
     def end(self) -> int:
@@ -128,11 +128,11 @@ def test_a_worker_whose_actor_is_killed_is_made_again_and_all_four_roles_end(
 ) -> None:
     roles = ("--workers", "1", "--ps", "1", "--evaluator", "--strategy", "PACK")
     job = Launched(tmp_path, cluster, TRAINS, *roles, "--", str(tmp_path / "job"))
-    assert job.end() == 0, job.told
-    assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [1, 2, 1], job.told
-    assert "[launcher] started chief 0, worker 0, ps 0, evaluator 0.\n" in job.told
-    assert "Training ended at global step 60" in job.told
-    assert "ps 0 ends: training is over." in job.told
+    assert job.end() == 0, job.output
+    assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [1, 2, 1], job.output
+    assert "[launcher] started chief 0, worker 0, ps 0, evaluator 0.\n" in job.output
+    assert "Training ended at global step 60" in job.output
+    assert "ps 0 ends: training is over." in job.output
     assert checkpoint_steps(tmp_path / "job")[-1] == 60
     assert (tmp_path / "job" / "export" / "writing" / "60").exists()
 
@@ -149,10 +149,10 @@ signal.signal(signal.SIGTERM, lambda *_: ((here / "asked").touch(), sys.exit(143
 wait_for("never")
 """
     job = Launched(tmp_path, cluster, program)
-    assert job.end() == 2, job.told
-    assert "[launcher] worker 0 was killed by SIGKILL; started worker 0 again, restart 1 of 3.\n" in job.told
+    assert job.end() == 2, job.output
+    assert "[launcher] worker 0 was killed by SIGKILL; started worker 0 again, restart 1 of 3.\n" in job.output
     reason = "ended with status 2, an error of the user that a restart would repeat"
-    assert f"[launcher] worker 0 {reason}; ending the job.\n" in job.told
+    assert f"[launcher] worker 0 {reason}; ending the job.\n" in job.output
     assert (job.package / "asked").exists()
     assert (job.package / "actor 1").read_text() == (job.package / "actor 2").read_text()
 
@@ -165,13 +165,13 @@ def test_nothing_is_left_where_the_launcher_is_stopped_or_killed(
     wait_until(lambda: len(list(job.package.glob("*.pid"))) == 2 or job.process.poll() is not None)
     assert len(job.left()) == 2
     job.process.send_signal(number)
-    assert job.end() == (143 if number == signal.SIGTERM else -number), job.told
+    assert job.end() == (143 if number == signal.SIGTERM else -number), job.output
 
 
 def test_a_cluster_without_room_is_told_what_is_asked_for(cluster: dict[str, str], tmp_path: Path) -> None:
     job = Launched(tmp_path, cluster, "sys.exit()", "--ps", "1", "--cpus", "100", "--start-secs", "0.1")
     assert job.end() == 2
-    assert job.told.endswith(
+    assert job.output.endswith(
         "error: the Ray cluster has had no room for 3 actors (SPREAD) within 0.1 s: they need 100 CPU each and 0 GPU "
         "for those that train, and it has 2 CPU and 0 GPU in all; add nodes, or ask for less with --cpus, --gpus or "
         "another --strategy.\n"

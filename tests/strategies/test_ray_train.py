@@ -34,6 +34,6 @@ def test_training_uses_the_process_group_that_the_launcher_has_made(tmp_path: Pa
     processes = ended(
         [Process(BEGUN, ["--job-dir", str(tmp_path), *OPTIONS], {**told, "RANK": str(rank)}) for rank in range(2)]
     )
-    text = "".join(one.told for one in processes)
+    text = "".join(one.output for one in processes)
     assert [one.status for one in processes] == [0, 0], text
     check_trained(tmp_path, text)

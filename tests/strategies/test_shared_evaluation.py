@@ -125,7 +125,7 @@ def test_hooks_see_the_batches_of_the_first_process_and_stop_all(tmp_path: Path)
     [
         (Fails, te.errors.ClusterError, "replica 1 has failed; its traceback is above. KeyError: "),
         (Dies, te.errors.ClusterError, "replica 1 was ended by SIGKILL; start again"),
-        (CannotBeSent, te.errors.InvalidTypeError, "eval_distribute needs a module whose outputs another process can "),
+        (CannotBeSent, te.errors.InvalidTypeError, "eval_distribute needs a module whose outputs can be sent "),
     ],
 )
 def test_a_failed_process_is_named(tmp_path: Path, forward: type[nn.Module], kind: type[Exception], told: str) -> None:

@@ -142,13 +142,13 @@ def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
     """Run a job, assert that it succeeds, and return the output of each process."""
     results = Cluster(PROGRAM, workers).run(model_dir, *arguments)
     for result in results:
-        assert result.status == 0, result.told
-    return [result.told for result in results]
+        assert result.status == 0, result.output
+    return [result.output for result in results]
 
 
 def alone(model_dir: Path, *arguments: object) -> None:
     (result,) = Cluster(PROGRAM, 0).run(model_dir, *arguments)
-    assert result.status == 0, result.told
+    assert result.status == 0, result.output
 
 
 def read_until(process: Process, text: str) -> None:
@@ -214,12 +214,12 @@ def test_the_replacement_of_a_killed_process_is_handed_its_state_and_no_step_is_
     running[victim] = cluster.start((kind, number), *arguments)
     results = ended(running)
     for result in results:
-        assert result.status == 0, result.told
-        assert "Training ended at global step 30: the last step was reached." in result.told
+        assert result.status == 0, result.output
+        assert "Training ended at global step 30: the last step was reached." in result.output
     run(tmp_path / "whole", 16, 30, *settings, workers=2)
     assert_same(tmp_path / "killed", tmp_path / "whole")
     # The replacement got the state of the others, not that of a checkpoint.
-    assert f"The others are at global step {at}; going on with them." in results[victim].told
+    assert f"The others are at global step {at}; going on with them." in results[victim].output
 
 
 def test_a_replacement_that_runs_another_program_is_refused(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_a_replacement_that_runs_another_program_is_refused(tmp_path: Path) -> N
     results = ended([chief, cluster.start(("worker", 0), *arguments)])
     assert another.status == 2
     for result in (another, results[0]):
-        assert "is 0.5 on worker 0, and 0.001 on chief 0; start them with the same code" in result.told
+        assert "is 0.5 on worker 0, and 0.001 on chief 0; start them with the same code" in result.output
     for result in results:
-        assert result.status == 0, result.told
-        assert "Training ended at global step 30: the last step was reached." in result.told
+        assert result.status == 0, result.output
+        assert "Training ended at global step 30: the last step was reached." in result.output
 
 
 @pytest.mark.parametrize(("does", "status"), [("dies", -signal.SIGKILL), ("fails", 1)])
@@ -246,9 +246,9 @@ def test_an_elastic_group_goes_on_without_a_lost_process(tmp_path: Path, does: s
     )
     assert victim.status == status
     for result in (chief, worker):
-        assert result.status == 0, result.told
-        assert "Going on at global step 12 without worker 1." in result.told
-        assert "Training ended at global step 30: the last step was reached." in result.told
+        assert result.status == 0, result.output
+        assert "Going on at global step 12 without worker 1." in result.output
+        assert "Training ended at global step 30: the last step was reached." in result.output
     # The same as if the input of the lost process had ended.
     run(tmp_path / "ended", 16, 30, *settings, f"rows_of_worker1={12 * 16}", workers=2)
     assert_same(tmp_path / "killed", tmp_path / "ended")
@@ -268,15 +268,15 @@ def test_a_process_that_returns_to_an_elastic_group_reads_the_rest_of_its_input(
     (tmp_path / "go").touch()
     results = ended([*running, back])
     for result in results:
-        assert result.status == 0, result.told
-        assert "All 3 processes are connected again; going on at global step" in result.told or result is results[2]
-    assert "worker 1 is back." in results[0].told
-    found = re.search(r"The others are at global step (\d+); going on with them.", results[2].told)
+        assert result.status == 0, result.output
+        assert "All 3 processes are connected again; going on at global step" in result.output or result is results[2]
+    assert "worker 1 is back." in results[0].output
+    found = re.search(r"The others are at global step (\d+); going on with them.", results[2].output)
     assert found is not None and 15 <= int(found[1]) < 20
     last = int(found[1]) + 20 - 12
     assert checkpoint_steps(tmp_path)[-1] == last
     for result in results:
-        assert f"Training ended at global step {last}: the input ended." in result.told
+        assert f"Training ended at global step {last}: the input ended." in result.output
 
 
 def test_a_process_cut_off_from_an_elastic_group_for_long_asks_to_be_started_again(tmp_path: Path) -> None:
@@ -289,8 +289,10 @@ def test_a_process_cut_off_from_an_elastic_group_for_long_asks_to_be_started_aga
     (behind,) = ended([cut_off])
     (tmp_path / "go").touch()
     chief, worker = ended(running)
-    assert (chief.status, worker.status, behind.status) == (0, 0, 143), behind.told
-    assert "worker 1 was away for too long: the others have gone on without it; start it again to go on." in behind.told
+    assert (chief.status, worker.status, behind.status) == (0, 0, 143), behind.output
+    assert (
+        "worker 1 was away for too long: the others have gone on without it; start it again to go on." in behind.output
+    )
 
 
 @pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("worker", 1)])
@@ -302,8 +304,8 @@ def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
     # A worker tells its wish to stop with its next step.
     at = 13 if workers else 12
     for result in results:
-        assert result.status == 143, result.told
-        assert f"Training ended at global step {at}: SIGTERM asked for it; start again to go on." in result.told
+        assert result.status == 143, result.output
+        assert f"Training ended at global step {at}: SIGTERM asked for it; start again to go on." in result.output
     assert checkpoint_steps(tmp_path / "parts") == [0, 7, at]
     run(tmp_path / "parts", 16, 30, *settings, workers=workers)
     run(tmp_path / "whole", 16, 30, *settings, workers=workers)
@@ -318,9 +320,9 @@ def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
     for one in reversed(running):
         os.kill(one.pid, signal.SIGINT)
     for result in ended(running):
-        assert result.status == 130, result.told
-        assert "Traceback" not in result.told
-        assert ": Ctrl-C asked for it; train again to go on." in result.told
+        assert result.status == 130, result.output
+        assert "Traceback" not in result.output
+        assert ": Ctrl-C asked for it; train again to go on." in result.output
     saved = max(checkpoint_steps(tmp_path / "parts"))
     assert saved >= 100
     run(tmp_path / "parts", 16, saved + 10, *settings, workers=2)
@@ -335,9 +337,9 @@ def test_ctrl_c_while_waiting_for_a_replacement_loses_no_step(tmp_path: Path) ->
     read_until(chief, "waiting for it to come back.")
     os.kill(chief.pid, signal.SIGINT)
     chief_ended, _ = ended([chief, worker])
-    assert chief_ended.status == 130, chief_ended.told
-    assert "Ctrl-C came while this process waited for others; start again to go on." in chief_ended.told
-    assert "Traceback" not in chief_ended.told
+    assert chief_ended.status == 130, chief_ended.output
+    assert "Ctrl-C came while this process waited for others; start again to go on." in chief_ended.output
+    assert "Traceback" not in chief_ended.output
     assert checkpoint_steps(tmp_path) == [0, 7, 12]
 
 
@@ -352,8 +354,8 @@ def test_sigterm_while_waiting_for_a_replacement_loses_no_step(tmp_path: Path) -
     chief, worker, dead = ended(running)
     assert (chief.status, worker.status, dead.status) == (143, 143, -signal.SIGKILL)
     for one in (chief, worker):
-        assert "SIGTERM came while this process waited for others; start again to go on." in one.told
-        assert "Traceback" not in one.told
+        assert "SIGTERM came while this process waited for others; start again to go on." in one.output
+        assert "Traceback" not in one.output
     assert checkpoint_steps(tmp_path / "parts") == [0, 7, 12]
     run(tmp_path / "parts", 16, 30, *settings, workers=2)
     run(tmp_path / "whole", 16, 30, *settings, workers=2)
@@ -370,8 +372,8 @@ def test_sigterm_while_another_process_hangs_loses_no_step(tmp_path: Path) -> No
         os.kill(one.pid, signal.SIGTERM)
     for one in ended(running):
         assert one.status == 143
-        assert re.search(r"SIGTERM came while this process waited for .*; start again to go on\.", one.told)
-        assert "Traceback" not in one.told
+        assert re.search(r"SIGTERM came while this process waited for .*; start again to go on\.", one.output)
+        assert "Traceback" not in one.output
     hangs.kill()
     ended([hangs])
     assert checkpoint_steps(tmp_path / "parts") == [0, 7, 12]
@@ -391,10 +393,10 @@ def test_all_processes_stop_at_the_same_step(tmp_path: Path, who: str, at: int) 
 def test_a_failed_process_is_named_by_the_others(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails", "wait=2")
     assert results[1].status == 1
-    assert 'KeyError: "something of the user\'s"' in results[1].told
+    assert 'KeyError: "something of the user\'s"' in results[1].output
     assert results[0].status == 2
-    assert "worker 0 has failed; its log says why; waiting for it to come back." in results[0].told
-    assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in results[0].told
+    assert "worker 0 has failed; its log says why; waiting for it to come back." in results[0].output
+    assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in results[0].output
 
 
 def test_a_process_that_hangs_is_named_by_the_others(tmp_path: Path) -> None:
@@ -406,7 +408,7 @@ def test_a_process_that_hangs_is_named_by_the_others(tmp_path: Path) -> None:
             break
     (tmp_path / "go").touch()
     for result in ended([chief, worker]):
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
     assert max(checkpoint_steps(tmp_path)) == 30
 
 
@@ -423,7 +425,7 @@ def test_a_stopped_process_is_named_even_if_it_is_the_chief(tmp_path: Path, stop
     read_until(running[1 - stopped], f"{names[1 - stopped]} has been waiting for {names[stopped]} for ")
     os.kill(running[stopped].pid, signal.SIGCONT)
     for result in ended(running):
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
     assert max(checkpoint_steps(tmp_path)) == 1000
 
 
@@ -449,7 +451,7 @@ def test_a_stopped_process_is_named_even_if_it_is_the_chief(tmp_path: Path, stop
 def test_different_programs_are_named(tmp_path: Path, setting: str, named: str) -> None:
     for result in Cluster(PROGRAM).run(tmp_path, 16, 30, setting):
         assert result.status == 2
-        assert f"error: worker 0 and chief 0 must run the same program, but differ in {named}; start" in result.told
+        assert f"error: worker 0 and chief 0 must run the same program, but differ in {named}; start" in result.output
 
 
 def test_clusters_of_different_size_are_named(tmp_path: Path) -> None:
@@ -462,25 +464,25 @@ def test_clusters_of_different_size_are_named(tmp_path: Path) -> None:
         assert (
             "error: worker 0 and chief 0 must be of the same cluster, but differ in how many there are: the number of "
             "processes that train is 3 on worker 0, and 2 on chief 0; start them with the same TF_CONFIG"
-        ) in result.told
+        ) in result.output
 
 
 def test_different_model_dirs_are_named(tmp_path: Path) -> None:
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/of worker there is no file"
     for result in Cluster(PROGRAM).run(tmp_path / "of {}", 16, 30):
         assert result.status == 2
-        assert unseen in result.told
+        assert unseen in result.output
 
 
 def test_waiting_for_a_process_that_never_starts_times_out(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
-    assert chief.status == 2, chief.told
-    assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in chief.told
-    assert " for worker 0; see whether all run and can reach that address." in chief.told
+    assert chief.status == 2, chief.output
+    assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in chief.output
+    assert " for worker 0; see whether all run and can reach that address." in chief.output
     (worker,) = ended([cluster.start(("worker", 0), tmp_path, 16, 30, "wait=2")])
-    assert worker.status == 2, worker.told
-    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in worker.told
+    assert worker.status == 2, worker.output
+    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in worker.output
 
 
 def test_waiting_for_a_chief_that_does_not_answer_times_out(tmp_path: Path) -> None:
@@ -490,11 +492,11 @@ def test_waiting_for_a_chief_that_does_not_answer_times_out(tmp_path: Path) -> N
     os.kill(chief.pid, signal.SIGSTOP)
     worker.kill()
     (behind,) = ended([cluster.start(("worker", 0), tmp_path, 16, 500, "repeat=1", "wait=2")])
-    assert behind.status == 2, behind.told
-    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in behind.told
+    assert behind.status == 2, behind.output
+    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in behind.output
     os.kill(chief.pid, signal.SIGCONT)
     for result in ended([chief, cluster.start(("worker", 0), tmp_path, 16, 500, "repeat=1")]):
-        assert result.status == 0, result.told
+        assert result.status == 0, result.output
 
 
 def test_a_second_process_with_the_same_task_gives_up_with_an_error(tmp_path: Path) -> None:
@@ -506,11 +508,11 @@ def test_a_second_process_with_the_same_task_gives_up_with_an_error(tmp_path: Pa
         time.sleep(0.05)
     (tmp_path / "go").touch()
     chief, *workers = ended(running)
-    assert chief.status == 0, chief.told
+    assert chief.status == 0, chief.output
     assert sorted(one.status for one in workers) == [0, 2]
     (left_out,) = (one for one in workers if one.status)
     assert (
-        " for another process that runs as worker 0 to end; see whether two have the same TF_CONFIG." in left_out.told
+        " for another process that runs as worker 0 to end; see whether two have the same TF_CONFIG." in left_out.output
     )
     assert len(over) == 1
 
@@ -527,5 +529,5 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     finally:
         first.kill()
         first.wait()
-    assert second.status == 2, second.told
-    assert "the port is in use; end what uses it, or name another port." in second.told
+    assert second.status == 2, second.output
+    assert "the port is in use; end what uses it, or name another port." in second.output

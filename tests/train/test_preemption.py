@@ -160,8 +160,8 @@ with te.errors.exit_on_user_error():
     read_until(process, "step = ")
     press_ctrl_c(process)
     (result,) = ended([process])
-    assert result.status == 130, result.told
-    assert f"Training ended at global step {max(checkpoint_steps(tmp_path))}: Ctrl-C" in result.told
+    assert result.status == 130, result.output
+    assert f"Training ended at global step {max(checkpoint_steps(tmp_path))}: Ctrl-C" in result.output
 
 
 def test_ctrl_c_neither_evaluates_nor_exports_and_the_next_start_ends_the_job(
@@ -176,14 +176,14 @@ with te.errors.exit_on_user_error():
     press_ctrl_c(process)
     (result,) = ended([process])
     assert result.status == 130
-    assert result.told.endswith("\ninterrupted\n")
-    assert "Traceback" not in result.told
+    assert result.output.endswith("\ninterrupted\n")
+    assert "Traceback" not in result.output
     saved = max(checkpoint_steps(tmp_path))
     assert saved >= 20
     assert not (tmp_path / "export").exists()
     assert not (tmp_path / "eval").exists()
     (again,) = ended([start(processes, program, tmp_path, saved + 20)])
-    assert again.status == 0, again.told
+    assert again.status == 0, again.output
     assert max(checkpoint_steps(tmp_path)) == saved + 20
     assert [path.name for path in (tmp_path / "export" / "writing").iterdir()] == [str(saved + 20)]
 
@@ -217,8 +217,8 @@ with te.errors.exit_on_user_error():
     read_until(process, "press Ctrl-C again to end at once.")
     press_ctrl_c(process)
     (result,) = ended([process])
-    assert result.status == 130, result.told
-    assert "Traceback" not in result.told
+    assert result.status == 130, result.output
+    assert "Traceback" not in result.output
     assert checkpoint_steps(tmp_path) == [0]
 
 
@@ -236,8 +236,8 @@ except KeyboardInterrupt:
     print("interrupted")
 """
     (result,) = ended([start(processes, program, tmp_path)])
-    assert result.status == 0, result.told
-    assert result.told.endswith("interrupted\n")
+    assert result.status == 0, result.output
+    assert result.output.endswith("interrupted\n")
     assert checkpoint_steps(tmp_path) == [0, 10]
 
 
@@ -280,6 +280,6 @@ except KeyboardInterrupt:
     print("joined")
 """
     (result,) = ended([start(processes, program, tmp_path)])
-    assert result.status == 0, result.told
-    assert result.told.endswith("joined\n")
+    assert result.status == 0, result.output
+    assert result.output.endswith("joined\n")
     assert max(checkpoint_steps(tmp_path)) == 6

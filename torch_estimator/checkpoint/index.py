@@ -197,6 +197,6 @@ def _parse(content: dict[str, Any]) -> CheckpointIndex:
 def _foreign(path: str) -> str:
     return (
         f"{path} is damaged or was not written by torch_estimator: expected JSON with "
-        "'model_checkpoint_path' naming a checkpoint beside it; "
+        "'model_checkpoint_path' naming a checkpoint in the same directory; "
         "put back a good copy of it, or use another model_dir."
     )

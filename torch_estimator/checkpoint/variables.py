@@ -163,7 +163,7 @@ def _first_name(name: _Name) -> str:
 
 
 def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
-    """Return one saved slot of a parameter; the slot of a table is put together from those of its columns."""
+    """Return the saved slot `key` of a parameter. If columns share a table, join the slots that each column saved."""
     saved_name = f"{_first_name(name)}/{key}"
     if is_sharded(parameter) and saved_shape(saved, saved_name) == list(parameter.shape):
         own_rows = torch.zeros_like(parameter.detach())

@@ -282,7 +282,7 @@ class CheckpointWriter:
         return target
 
     def _write_tensors(self, name: str, *, made: bool) -> str:
-        """Write everything except the state, with which a checkpoint becomes complete; return the directory."""
+        """Write the variables and slots of a checkpoint; return its directory. The checkpoint still lacks its state."""
         final = files.join(self._model_dir, name)
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final

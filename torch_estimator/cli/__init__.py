@@ -1,4 +1,4 @@
-"""Command line ``estimator``: one module per command, each with `add_to` (the parser) and `run`."""
+"""Command line ``estimator``. Each command is a module: `add_to` defines its options, and `run` runs it."""
 
 from torch_estimator.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Run the command line with ``python -m torch_estimator.cli``."""
+"""Entry point of ``python -m torch_estimator.cli``, which is the same as the command ``estimator``."""
 
 import sys
 

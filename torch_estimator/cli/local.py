@@ -23,7 +23,7 @@ such as a TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add the command ``local train`` and its options to the parser."""
     local = commands.add_parser("local", help="run a training program on this machine")
     train = local.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "train",
@@ -76,7 +76,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the job; return its exit status."""
+    """Run the training program as the options say; return the exit status of the job."""
     # Import the launcher only here, because it needs POSIX, and the other commands do not.
     from torch_estimator.launch.job import Job, Limits
     from torch_estimator.launch.layout import Program

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from torch_estimator.cli import local, make_key, predict, serve, show
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
-# Modules of the commands. To add a command, write a module with `add_to` and list it here.
+# One module per command. To add a command, write a module with `add_to` and list the module here.
 _COMMANDS = (show, predict, serve, local, make_key)
 
-# Exit status of a program that SIGPIPE terminated, as shells report it.
+# Shells report this exit status for a program that SIGPIPE terminated.
 BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line ``estimator``.
+    """Parse the arguments of ``estimator`` and run the command; return the exit status.
 
     Args:
         arguments: Arguments after the program's name; None takes those of this process.
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         message = f"unrecognized arguments: {' '.join(unknown)}"
         if "error" in options:
-            options.error(f"{message}; those of the program go behind --")
+            options.error(f"{message}; put arguments of the program after --")
         parser.error(message)
     try:
         status: int | None = options.run(options)

@@ -15,14 +15,14 @@ them."""
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add the command ``make-key`` and its argument to the parser."""
     parser = commands.add_parser("make-key", help="make the secret key of a cluster", description=_ABOUT)
     parser.add_argument("file", metavar="FILE", help="the new file; it must not exist yet")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write a new key file."""
+    """Write a new key file, and print how to use it."""
     from torch_estimator.parameter_server.encryption import KEY_FILE, make_key_file
 
     make_key_file(options.file)

@@ -1,4 +1,4 @@
-"""Command ``estimator predict``: run an export on instances, as ``gcloud ai-platform local predict`` does."""
+"""Command ``estimator predict``: print an export's predictions, as ``gcloud ai-platform local predict`` does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BATCH = 4096
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add the command ``predict`` and its options to the parser."""
     parser = commands.add_parser("predict", help="run an export on instances from a file")
     parser.add_argument("--model-dir", required=True, help="the export, or a directory of numbered ones")
     given = parser.add_mutually_exclusive_group(required=True)
@@ -42,7 +42,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the predictions for every instance."""
+    """Print the predictions for every instance in the input file."""
     name = options.signature_name
     path, unit = options.json_instances, "line"
     if options.json_request is not None:
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[Any]:
-    """Return one object of outputs per instance, computed in batches."""
+    """Return the model's prediction for each instance, a dict of outputs. The model runs on batches of instances."""
     columns = to_columns(instances, model.signature(name))
     predictions: list[Any] = []
     for start in range(0, len(instances), _BATCH):
@@ -82,7 +82,7 @@ def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[
 
 
 def _raise_for_wrong_instance(model: ExportedModel, batch: Mapping[str, list[Any]], start: int, name: str) -> None:
-    """Raise an InstanceError for the first instance of a batch that does not fit the signature, if there is one."""
+    """Raise an InstanceError for the first instance of a batch that does not fit the signature, if any."""
     for row in range(len(next(iter(batch.values())))):
         try:
             model.check({key: values[row : row + 1] for key, values in batch.items()}, name)
@@ -93,7 +93,7 @@ def _raise_for_wrong_instance(model: ExportedModel, batch: Mapping[str, list[Any
 
 
 def table(rows: Sequence[Any]) -> str:
-    """Return rows as a table of text, as gcloud prints them.
+    """Format predictions, one per row, as a text table in the format of gcloud.
 
     Columns are sorted by name and have upper-case headings. Values are printed as Python does. Rows that are not
     objects make a single column without a heading.
@@ -112,7 +112,7 @@ def table(rows: Sequence[Any]) -> str:
 
 
 def _json_lines(path: str) -> Iterator[Any]:
-    """Yield the instance on each line of a file."""
+    """Parse each line of a file as JSON, and yield the result as an instance."""
     for number, line in enumerate(_lines(path), 1):
         try:
             yield parse_json(line)

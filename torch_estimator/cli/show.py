@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add the command ``show`` and its options to the parser."""
     parser = commands.add_parser("show", help="print the signatures of an export")
     parser.add_argument("--dir", required=True, help="the export, or a directory of numbered ones")
     which = parser.add_mutually_exclusive_group()
@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print one signature, or all signatures."""
+    """Print one signature of an export, or all its signatures."""
     directory = newest_export(options.dir)
     manifest = read_manifest(directory)
     if options.signature_def is None:

@@ -1,4 +1,4 @@
-"""Addresses of a cluster's tasks: ``host:port``, checked."""
+"""Checks of the addresses (``host:port``) of a cluster's tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADDRESS = re.compile(rf"(?:\[(?P<ipv6>[^\[\]]*)\]|(?P<name>{_NAME})):0*(?P<port
 
 
 def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the addresses by task type, without the types that have none.
+    """Check the addresses of a cluster; return them by task type, without types that have no task.
 
     Args:
         cluster: Dict from task types to lists of addresses, as parsed from JSON. None means an empty one.
@@ -71,7 +71,7 @@ def split_address(address: object, where: str) -> tuple[str, int]:
     host = None if found is None else found["name"] or _ipv6(found["ipv6"])
     if found is None or host is None:
         raise InvalidValueError(f"{where} must be an address 'host:port', but got {shortened(address)}.")
-    # Truncate first: int() rejects very long digit strings. Six digits are too large for a port already.
+    # Use at most six digits, because int() rejects very long numbers. A port has at most five digits.
     port = int(found["port"][:6])
     if not 0 < port <= _LAST_PORT:
         raise InvalidValueError(f"{where} is {shortened(address)}, but ports go from 1 to {_LAST_PORT}.")
@@ -79,12 +79,12 @@ def split_address(address: object, where: str) -> tuple[str, int]:
 
 
 def bracketed(host: str) -> str:
-    """Return `host` as it stands in an address: an IPv6 host in brackets."""
+    """Return a host as it is written in an address: an IPv6 host gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def unresolved(host: str, port: int) -> str:
-    """Return a phrase for messages if the host name cannot be resolved, otherwise an empty string."""
+    """Return a phrase for an error message if the host name cannot be resolved, otherwise an empty string."""
     try:
         socket.getaddrinfo(host, port)
     except OSError:

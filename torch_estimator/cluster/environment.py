@@ -1,4 +1,4 @@
-"""Find the task of this process in its environment: TF_CONFIG, CLUSTER_SPEC, RANK, or Slurm's variables."""
+"""Task of this process, read from environment variables: TF_CONFIG, CLUSTER_SPEC, RANK, or Slurm's variables."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SLURM_PORTS = 20_000
 
 
 def task_from_environment(environ: Mapping[str, str] = os.environ) -> Task:
-    """Return the task of this process.
+    """Return this process's task, that is, its role in the job, as the environment variables describe it.
 
-    The first of these that is set decides:
+    The first of these variables that is set decides:
 
     1. ``TF_CONFIG``: tf.estimator, Kubeflow's TFJob, ``estimator local train``.
     2. ``CLUSTER_SPEC``: Vertex AI.
@@ -50,7 +50,7 @@ def task_from_environment(environ: Mapping[str, str] = os.environ) -> Task:
 
 
 def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
-    """Return the task that torch.distributed's ``env://`` variables describe; None if rank or size is not set.
+    """Return the task that torch.distributed's ``env://`` variables describe; None if RANK or WORLD_SIZE is not set.
 
     Raises:
         InvalidValueError: One of the variables is missing or not a usable number.
@@ -73,7 +73,7 @@ def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
 
 
 def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
-    """Return the task that ``srun`` describes; None outside a job step.
+    """Return the task that Slurm's variables describe; None if ``srun`` has not started this process.
 
     A batch script itself is therefore a job of one process. The ranks find each other at ``MASTER_ADDR`` and
     ``MASTER_PORT``. By default that is the first node of the step, and a port computed from the numbers of the job and
@@ -122,7 +122,7 @@ def check_trains_alone(environ: Mapping[str, str]) -> None:
 
 
 def _task_of_rank(rank: int, ranks: int, rendezvous: str, source: str) -> Task:
-    """Return the chief for rank 0 and worker n - 1 for rank n. Such a job has no evaluator."""
+    """Return the task of a rank: the chief for rank 0, worker n - 1 for rank n. A job of ranks has no evaluator."""
     type, index = ("chief", 0) if rank == 0 else (WORKER, rank - 1)
     return Task(type=type, id=index, ranks=ranks, rendezvous=rendezvous, source=source)
 

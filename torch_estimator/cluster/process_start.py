@@ -13,7 +13,7 @@ _IMPORTED_AT = time.time()
 
 
 def job_start() -> float:
-    """Return when the job started, in seconds since 1970; without a launcher, when this process did."""
+    """Return the start time of the job, in seconds since 1970; without a launcher, that of this process."""
     try:
         return float(os.environ[JOB_BEGAN])
     except (KeyError, ValueError):
@@ -21,13 +21,13 @@ def job_start() -> float:
 
 
 def process_start() -> float:
-    """Return when this process started, in seconds since 1970.
+    """Return the start time of this process, in seconds since 1970.
 
-    Without ``/proc`` that is when this module was imported.
+    Without ``/proc``, return the time at which this module was imported.
     """
     try:
-        # Field 22 (starttime): clock ticks from boot to the start of the process. Fields are split after the last ')',
-        # because the process name (field 2) may contain spaces; field 3 is index 0.
+        # Field 22 is the start time of the process, in clock ticks since boot. Fields are split after the last ')',
+        # because the process name (field 2) may contain spaces. So field 3 has index 0, and field 22 has index 19.
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])
         return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

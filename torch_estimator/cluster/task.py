@@ -1,4 +1,4 @@
-"""Task: the place of a process among the processes of its job."""
+"""Task: the role of a process in its job, such as chief or worker 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPLICA = "replica"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Place of this process in its job; by default the job's only process.
+    """Role and index of a process in its job, such as worker 1; by default the job's only process.
 
     Attributes:
         type: ``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``. Without a cluster it is ``worker``, as in
@@ -136,11 +136,11 @@ class ClusterSpec(dict[str, list[str]]):
 
     @property
     def jobs(self) -> list[str]:
-        """The task types."""
+        """Task types that the cluster has, such as ``worker``."""
         return list(self)
 
     def as_dict(self) -> dict[str, list[str]]:
-        """Return a copy as a plain dict."""
+        """Return a copy of the addresses as a plain dict."""
         return {type: list(addresses) for type, addresses in self.items()}
 
     def num_tasks(self, job_name: str) -> int:
@@ -152,12 +152,12 @@ class ClusterSpec(dict[str, list[str]]):
         return list(self[job_name])
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """Return the address of a task."""
+        """Return the address of the task with this type and index."""
         return self[job_name][task_index]
 
 
 def check_trains(task: Task) -> None:
-    """Check that `task` trains.
+    """Check that `task` is a task that trains, that is, the chief or a worker.
 
     Raises:
         InvalidValueError: The task is a parameter server or an evaluator.
@@ -170,10 +170,10 @@ def check_trains(task: Task) -> None:
 
 
 def check_has_chief(task: Task) -> None:
-    """Check that the cluster, if there is one, names a chief, which saves what parameter servers hold.
+    """Check that the cluster, if there is one, names a chief, which saves the parameters of parameter servers.
 
     Raises:
-        InvalidValueError: The cluster names none.
+        InvalidValueError: The cluster names no chief.
     """
     if task.cluster and not any(type in task.cluster for type in CHIEFS):
         how = "" if PARAMETER_SERVER in task.cluster else ", or give a train_distribute"

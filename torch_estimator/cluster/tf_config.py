@@ -17,7 +17,7 @@ logger = logging.getLogger("torch_estimator")
 
 _TYPES = (*CHIEFS, WORKER, PARAMETER_SERVER, EVALUATOR)
 
-# Vertex AI gives each role a pool of replicas, in this order.
+# Vertex AI has one pool of replicas per role. The number in the name of a pool decides its role.
 _TYPE_OF_POOL = {
     "workerpool0": CHIEF,
     "workerpool1": WORKER,
@@ -27,7 +27,7 @@ _TYPE_OF_POOL = {
 
 
 def tf_config_of(task: Task) -> str:
-    """Return the ``TF_CONFIG`` that makes a process run `task`.
+    """Return the value of ``TF_CONFIG`` for the process that runs `task`.
 
     >>> tf_config_of(Task(type="chief", cluster={"chief": ("localhost:2222",)}))
     '{"cluster": {"chief": ["localhost:2222"]}, "task": {"type": "chief", "index": 0}}'
@@ -68,14 +68,14 @@ def task_from_tf_config(text: str) -> Task:
         id=index,
         cluster=cluster,
         rendezvous=trainers[0],
-        # A cluster with a chief has an evaluator, whether listed or not. In a cluster of workers only, as for
-        # MultiWorkerMirroredStrategy, the workers evaluate.
+        # A cluster with a chief has an evaluator, even if TF_CONFIG does not list it. A cluster without a
+        # chief has an evaluator only if TF_CONFIG lists it; otherwise worker 0 evaluates.
         has_evaluator=bool(chiefs) or EVALUATOR in cluster,
     )
 
 
 def task_from_cluster_spec(text: str) -> Task:
-    """Return the task that the text of Vertex AI's ``CLUSTER_SPEC`` describes. One replica alone is no cluster.
+    """Return the task that the text of Vertex AI's ``CLUSTER_SPEC`` describes. A single replica is no cluster.
 
     Raises:
         InvalidValueError: The text is not JSON, or the cluster or the task cannot exist.
@@ -92,7 +92,7 @@ def task_from_cluster_spec(text: str) -> Task:
         )
     task = config.get("task")
     pool, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
-    # The comparison of types excludes True, which is an int in Python.
+    # Compare the types, because isinstance would accept True, which is an int in Python.
     if pool not in tuple(pools) or type(index) is not int or not 0 <= index < len(pools[pool]):
         raise InvalidValueError(
             f"CLUSTER_SPEC['task'] must name the type and the index of a replica in CLUSTER_SPEC['cluster'], which has "
@@ -112,7 +112,7 @@ def task_from_cluster_spec(text: str) -> Task:
 
 
 def _task_without_cluster(config: Mapping[str, Any]) -> Task:
-    """Read the entries that do not depend on the cluster; warn about those without effect."""
+    """Return a task with the entries of TF_CONFIG outside of the cluster; warn about entries that have no effect."""
     service = config.get("service", {})
     if not isinstance(service, dict):
         raise InvalidTypeError(f"TF_CONFIG['service'] must be a JSON object, but got {shortened(service)}.")
@@ -144,7 +144,7 @@ def _session_master(config: Mapping[str, Any], name: str) -> str | None:
 
 
 def _check_only_task(task: Mapping[str, Any]) -> None:
-    """Check the task of a config without a cluster, which can only be worker 0."""
+    """Check the task in a TF_CONFIG without a cluster: it can only be worker 0."""
     if task.get("type", WORKER) != WORKER:
         raise InvalidValueError(
             f"TF_CONFIG['task']['type'] must be 'worker' where there is no cluster, but got {shortened(task['type'])}."
@@ -206,7 +206,7 @@ def _type_and_index(task: Mapping[str, Any], cluster: Mapping[str, tuple[str, ..
 
 
 def _index(value: object) -> int:
-    """Return the index as a number. Some launchers write it as a string."""
+    """Return the index of a task as a number. Some launchers write the index as a string."""
     try:
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             raise ValueError

@@ -1,4 +1,4 @@
-"""Compiled training steps: traced once, compiled beside the training, and cached for later runs.
+"""Compiled training steps: traced once, compiled in a background process, and cached for later runs.
 
 In a step of a small model, Python takes longer than the computation itself. So on a CPU with Linux the whole step
 (forward pass, loss, gradients, update) is compiled to a library of machine code, and one call of a C function takes up

@@ -1,4 +1,4 @@
-"""Batches as flat lists of tensors, and the layout that a compiled step is specific to.
+"""Layouts of batches. A step is compiled for batches of one layout: the names, shapes, strides and dtypes of tensors.
 
 A compiled step receives addresses only. Everything else about a batch is fixed when the step is compiled: the names
 and nesting of its tensors, and the shape, strides and dtype of each.
@@ -24,7 +24,7 @@ TensorLayouts = tuple[TensorLayout, ...]
 
 
 class BatchLayout(NamedTuple):
-    """Layout of a batch. The same compiled step can take all batches of equal layout.
+    """Layout of a batch: names and nesting of its tensors, and the shape, strides and dtype of each.
 
     Attributes:
         structure: JSON that says where each tensor is in the batch: names in their order, nesting, and what is None.
@@ -35,7 +35,7 @@ class BatchLayout(NamedTuple):
     tensors: TensorLayouts
 
     def as_json(self) -> list[Any]:
-        """Return the layout as JSON; equal layouts give equal JSON."""
+        """Return the layout in values that JSON can represent. Equal layouts give equal values."""
         return [self.structure, layouts_as_json(self.tensors)]
 
 
@@ -56,7 +56,7 @@ class BatchBlock(NamedTuple):
 
 
 def block_of(batches: Batches) -> BatchBlock:
-    """Return the layout and the addresses of the block of memory that batches are in."""
+    """Return the memory block that contains the batches, with the layout and the addresses of its first batch."""
     first = dataclasses.replace(batches, start=0, count=1).batch(0)
     inputs = step_inputs(first)
     tensors = flatten(inputs)
@@ -71,7 +71,7 @@ def step_inputs(batch: TensorBatch) -> tuple[Any, Any, Any]:
 
 
 def layout_of(value: Any, tensors: list[Tensor]) -> BatchLayout:
-    """Return the layout of nested tensors.
+    """Return the layout of the tensors in nested dicts, tuples and lists.
 
     Args:
         value: A tensor, or nested dicts, tuples and lists of tensors.
@@ -81,13 +81,13 @@ def layout_of(value: Any, tensors: list[Tensor]) -> BatchLayout:
 
 
 def flatten(value: Any) -> list[Tensor] | None:
-    """Return the tensors of a nested value in order; None if it holds anything else, such as strings."""
+    """Return all tensors in nested dicts, tuples and lists; None if there is another value, such as a string."""
     found: list[Tensor] = []
     return found if _collect(value, found) else None
 
 
 def unflatten(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return a nested value of the same structure, with other tensors in the order of `flatten`."""
+    """Return a copy of nested dicts, tuples and lists with new tensors, given in the order of `flatten`."""
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, Mapping):
@@ -105,12 +105,12 @@ def tensor_layouts(tensors: list[Tensor]) -> TensorLayouts:
 
 
 def layouts_as_json(layouts: TensorLayouts) -> list[Any]:
-    """Return layouts as JSON: parsing the written text gives an equal value."""
+    """Return layouts as nested lists, which are equal again after writing them to JSON and parsing the text."""
     return [[list(shape), list(strides), str(dtype)] for shape, strides, dtype in layouts]
 
 
 def _structure(value: Any) -> Any:
-    """Return the names and nesting of a value as JSON, with 0 in the place of each tensor."""
+    """Return a nested value with 0 in place of each tensor, in values that JSON can represent."""
     if isinstance(value, Mapping):
         return {"names": [[repr(key), _structure(one)] for key, one in value.items()]}
     if isinstance(value, tuple | list):

@@ -23,7 +23,7 @@ from torch_estimator.compile.batch_layout import layouts_as_json, tensor_layouts
 from torch_estimator.compile.trace_checks import CannotBeCompiled, replaced
 from torch_estimator.compile.tracing import WRAPS
 
-# Files in the folder of a compiled step.
+# Names of the files in the folder of a compiled step.
 STEP_LIBRARY = "step.so"
 LOOP_LIBRARY = "run_steps.so"
 DESCRIPTION = "step.json"
@@ -32,8 +32,8 @@ FORMAT = 1
 
 _LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
 
-# Inductor compiles these operators to atomic additions. Several threads run those in an order that differs from run to
-# run, and so do the rounded sums; a step with such operators is therefore compiled for one thread.
+# Inductor compiles these operators to atomic additions, so steps that contain them are compiled for one thread.
+# With several threads, the order of the additions and thus the rounding would differ from run to run.
 _ATOMIC_ADDITIONS = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
 
 
@@ -46,7 +46,7 @@ def build(
     machine_file: Path | None,
     threads: int,
 ) -> None:
-    """Compile a graph into the libraries that `CompiledStep` loads, and describe its inputs in a file beside them.
+    """Compile a graph into the libraries that `CompiledStep` loads, and write a file that describes the inputs.
 
     Args:
         graph: A graph of `trace`.
@@ -64,15 +64,15 @@ def build(
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    # Avoid most of Inductor's test programs, one per instruction set of the processor, which take 15 seconds to
-    # compile. For sets that every compiler supports, what the processor reports is enough. The other sets are tried
-    # once per machine.
+    # Inductor compiles a test program for each instruction set of the processor, which takes 15 seconds in all.
+    # With this setting, Inductor skips most of these programs.
+    # The function below keeps the results of the remaining programs in a file.
     config.cpp.vec_isa_ok = True
     with contextlib.suppress(Exception):
         _find_instruction_sets(machine_file)
     has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
-        # Dropout draws the same numbers as in Python.
+        # With this setting, dropout draws the same random numbers as in Python.
         "fallback_random": True,
         "cpp.threads": 1 if has_atomic_additions else threads,
         "compile_threads": 1,
@@ -85,7 +85,7 @@ def build(
         _build_loop(compiler, folder / LOOP_LIBRARY)
     except Exception as error:
         raise CannotBeCompiled(_reason(error)) from error
-    if operators := _python_operators(library):
+    if operators := _dispatched_operators(library):
         raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(operators)}")
     shutil.move(library, folder / STEP_LIBRARY)
     description = {"format": FORMAT, "inputs": layouts_as_json(tensor_layouts(list(inputs)))}
@@ -93,9 +93,9 @@ def build(
 
 
 def _find_instruction_sets(machine_file: Path | None) -> None:
-    """Make Inductor find the instruction sets of this machine, using results of earlier runs from a file.
+    """Make Inductor test which instruction sets it can use, except those with results of earlier runs in a file.
 
-    Inductor has a cache of its own, but that keeps the compiled test programs and loads them again, so they would have
+    Inductor also has a cache, but its cache keeps the compiled test programs and loads them again, so they would have
     to be protected as compiled steps are. The file only contains whether each test succeeded.
     """
     from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
@@ -117,7 +117,7 @@ def _find_instruction_sets(machine_file: Path | None) -> None:
 
 
 def _read_answers(machine_file: Path | None) -> dict[str, bool]:
-    """Return the answers in a file; none if it is absent or damaged."""
+    """Return the results of Inductor's test programs in a file; an empty dict if the file is absent or damaged."""
     if machine_file is None:
         return {}
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -129,7 +129,7 @@ def _read_answers(machine_file: Path | None) -> dict[str, bool]:
 
 @contextlib.contextmanager
 def _integer_overflow(wraps: bool) -> Iterator[None]:
-    """Compile the body's code so that integers wrap around on overflow, as they do in torch's operators.
+    """Make the C++ code that is compiled in the body wrap integers around on overflow, as torch's operators do.
 
     In C++ the overflow of a signed integer is undefined, and compilers use that to remove checks. Hashing in a model
     overflows on purpose.
@@ -148,15 +148,15 @@ def _integer_overflow(wraps: bool) -> Iterator[None]:
 
 
 def _build_loop(compiler: str, target: Path) -> None:
-    """Compile ``run_steps.c``, which calls the step many times without Python in between."""
+    """Compile ``run_steps.c``, the loop in C that calls the step many times without Python in between."""
     libraries = Path(torch.__file__).parent / "lib"
     command = [compiler, "-x", "c", "-O2", "-fPIC", "-shared", str(_LOOP_SOURCE), "-o", str(target)]
     command += [f"-L{libraries}", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
 
 
-def _python_operators(library: Path) -> list[str]:
-    """Return the operators that a library calls through Python's dispatcher, which ``run_steps.c`` cannot provide."""
+def _dispatched_operators(library: Path) -> list[str]:
+    """Return the operators that a library calls through PyTorch's dispatcher. ``run_steps.c`` cannot call these."""
     described = library.with_name(library.name.removesuffix(".so") + ".json")
     if not described.is_file():
         return []

@@ -1,4 +1,4 @@
-"""Cache of compiled steps, kept from run to run.
+"""Cache of compiled steps on disk, for later runs.
 
 An entry is a folder of machine code that a training loads, so the cache must be protected as installed programs are:
 
@@ -40,7 +40,7 @@ _ABANDONED_SECS = 24 * 3600.0
 
 
 class StepCache:
-    """Folders by key, each of them complete or absent.
+    """Cache directory with one folder (an "entry") per cache key. Each entry is complete or absent.
 
     Args:
         directory: Directory of the cache; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the
@@ -48,12 +48,12 @@ class StepCache:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        # Symbolic links are resolved once: a link could be changed between the check and the use.
+        # Resolve symbolic links once, because a link could be changed between the check and the use.
         self._directory = Path(os.path.realpath(directory or _default_directory())) / "steps"
         self._has_warned = False
 
     def find(self, key: str) -> Path | None:
-        """Return the entry of a key, or None; a damaged entry is removed."""
+        """Return the folder of a key, or None if the cache has no such entry. Remove a damaged entry."""
         folder = self._directory / key
         try:
             if not self._is_safe(self._directory) or not os.path.lexists(folder):
@@ -65,43 +65,43 @@ class StepCache:
             self.remove(folder)
             return None
         with contextlib.suppress(OSError):
-            # Entries are removed in the order of this time, the least recently used first.
+            # Set the time of the last use. The least recently used entries are removed first.
             os.utime(folder)
         return folder
 
     def make_build_folder(self) -> Path:
-        """Return a new folder to build in: inside the cache if it can be used, so that `keep` can rename it."""
+        """Create a folder to compile in, inside the cache if possible, so that `keep` can rename the folder."""
         if self._is_ready(self._directory):
             with contextlib.suppress(OSError):
                 return Path(tempfile.mkdtemp(prefix=".building-", dir=self._directory))
         return Path(tempfile.mkdtemp(prefix="torch-estimator-"))
 
     def can_keep(self, built: Path) -> bool:
-        """Return whether `keep` can make an entry of a folder of `make_build_folder`."""
+        """Return whether a folder of `make_build_folder` is inside the cache, so that `keep` can rename the folder."""
         return built.parent == self._directory
 
     def reserve(self, key: str) -> BinaryIO | None:
-        """Reserve a key for the process that builds its entry.
+        """Lock a key, so that no other process compiles the same step at the same time.
 
         Returns:
             A locked file, which reserves the key until every copy of it is closed, also in forked processes. None if
             another process has reserved the key. If files cannot be locked here, a file without a lock: then several
             processes may build the same entry.
         """
-        import fcntl  # Not available on Windows.
+        import fcntl  # Windows does not have this module.
 
         if not self._is_ready(self._directory):
             return _unlocked_file()
         path = self._directory / f".{key}.lock"
         try:
-            # Do not follow links, and do not truncate the file: another program may have put anything there.
+            # Do not follow links, and do not truncate the file, because another program may have created the path.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return _unlocked_file()
         file = open(descriptor, "rb")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Update the time of the file, because files that were not locked for a day are removed.
+            # Update the time of the file, because lock files that are older than a day are removed.
             os.utime(descriptor)
         except BlockingIOError:
             file.close()
@@ -111,14 +111,14 @@ class StepCache:
         return file
 
     def machine_file(self, key: str) -> Path | None:
-        """Return the path of the file for what the compiler finds out about a machine; None without a usable cache."""
+        """Return the path of the file for the compiler's facts about this machine; None if the cache cannot be used."""
         folder = self._directory.with_name("machine")
         return folder / f"{key}.json" if self._is_ready(folder) else None
 
     def keep(self, built: Path, key: str) -> Path:
-        """Make a folder of `make_build_folder` the entry of a key; return where its files are now.
+        """Rename a finished folder of `make_build_folder` to the entry of a key, and return the new path.
 
-        If that is impossible, the folder stays where it is.
+        If that is impossible, the folder stays where it is, and its path is returned.
         """
         folder = self._directory / key
         if not self.can_keep(built):
@@ -127,11 +127,11 @@ class StepCache:
             digests = {one.name: _digest(one) for one in built.iterdir()}
             (built / DIGESTS).write_text(json.dumps(digests))
             for one in built.iterdir():
-                # The compiler gives its files the mode of the umask, which may let others write.
+                # Let only this user write. The umask may have let other users write to the compiler's files.
                 one.chmod(0o600)
             files.commit_dir(built, folder)
         except OSError:
-            # Another process has built the same entry, or the disk is full.
+            # Another process has made the same entry, or the disk is full.
             existing = self.find(key)
             if existing is None:
                 return built
@@ -141,7 +141,7 @@ class StepCache:
         return folder
 
     def remove(self, folder: Path) -> None:
-        """Remove an entry."""
+        """Remove an entry, which is a folder with a compiled step."""
         # Rename the entry first, so that it is gone at once even if this user may not delete all of its files.
         gone = self._directory / f".removed-{os.getpid()}-{folder.name}"
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ class StepCache:
             _remove(gone)
 
     def _is_ready(self, directory: Path) -> bool:
-        """Make a directory of the cache if it is absent; return whether it can be used, and warn once if not."""
+        """Create a directory of the cache if it is absent. Return whether the directory exists and is safe to use."""
         try:
             _make_private(directory)
             return self._is_safe(directory)
@@ -161,7 +161,7 @@ class StepCache:
             return False
 
     def _is_safe(self, directory: Path) -> bool:
-        """Return whether no other user can change a directory; warn once if one can."""
+        """Return True if no other user can change the content of a directory. Otherwise warn once and return False."""
         part = changeable_by_others(directory)
         if part is not None and not self._has_warned:
             self._has_warned = True
@@ -179,7 +179,7 @@ class StepCache:
         return part is None
 
     def _remove_oldest(self) -> None:
-        """Remove the least recently used entries beyond 64, and files that killed compilations have left."""
+        """Remove the least recently used entries until 64 remain, and temporary files that are older than a day."""
         folders = [one for one in self._directory.iterdir() if not one.name.startswith(".")]
         long_ago = time.time() - _ABANDONED_SECS
         abandoned = [one for one in self._directory.glob(".*") if _modified(one) < long_ago]
@@ -188,16 +188,16 @@ class StepCache:
 
 
 def entry_key(parts: Iterable[object]) -> str:
-    """Return the key of an entry: a hash of everything that the compiled step depends on."""
+    """Return the key of a compiled step in the cache: a hash of the texts of everything that the step depends on."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 
 def changeable_by_others(directory: Path) -> Path | None:
-    """Return the first part of a path through which another user could change the content of the directory.
+    """Return the first of `directory` and its parents that lets another user change the content of `directory`.
 
     The directory must belong to this user, and its parents to this user or root. None of them may be writable by
-    others. A parent with the sticky bit, such as `/tmp`, may be writable, because there each user can rename only what
-    is theirs.
+    other users. A parent with the sticky bit, such as `/tmp`, may be writable, because a user can rename only their own
+    files there.
 
     Args:
         directory: An absolute path without symbolic links. A link is unsafe, because its target could be changed later.
@@ -209,9 +209,9 @@ def changeable_by_others(directory: Path) -> Path | None:
         OSError: The directory does not exist or is not a directory, or its parents may not be searched.
     """
     user = os.geteuid()
-    # In a user namespace that does not map root, root's directories show another owner. That owner is the one of "/".
+    # A user namespace that does not map root shows another owner for root's directories: the owner of "/".
     trusted = {user, 0, os.lstat("/").st_uid}
-    # Check from the root downwards: if no other user can rename a part, the part below it cannot be exchanged.
+    # Check from the root downwards. If no other user can change a directory, nobody can replace the directory below.
     for part in (*reversed(directory.parents), directory):
         status = os.lstat(part)
         if not (stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
@@ -225,7 +225,7 @@ def changeable_by_others(directory: Path) -> Path | None:
 
 
 def _is_private(path: Path) -> bool:
-    """Return whether a path is no link, belongs to this user, and is not writable by others."""
+    """Return whether a path belongs to this user, is not a symbolic link, and is not writable by other users."""
     status = os.lstat(path)
     return not stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid() and not _is_writable_by_others(status)
 
@@ -241,7 +241,7 @@ def _is_private_group(number: int) -> bool:
 
     On systems where each user has a group of the same name, the umask lets the group write (002).
     """
-    import grp  # Not available on Windows, as pwd.
+    import grp  # Windows has neither grp nor pwd.
     import pwd
 
     try:
@@ -252,14 +252,14 @@ def _is_private_group(number: int) -> bool:
 
 
 def _make_private(directory: Path) -> None:
-    """Make a directory and its absent parents, accessible to this user only whatever the umask is."""
+    """Create a directory and its missing parents with mode 0700, so that only this user can access them."""
     for part in (*reversed(directory.parents), directory):
         if not part.exists():
             part.mkdir(mode=0o700, exist_ok=True)
 
 
 def _is_intact(folder: Path) -> bool:
-    """Return whether an entry belongs to this user and has exactly the files that `StepCache.keep` wrote."""
+    """Return whether a cache entry belongs to this user and has exactly the files that `StepCache.keep` wrote."""
     try:
         if not folder.is_dir() or not _is_private(folder):
             return False
@@ -285,7 +285,7 @@ def _remove(path: Path) -> None:
 
 
 def _unlocked_file() -> BinaryIO:
-    """Return an open file in place of a locked one, for systems or directories in which files cannot be locked."""
+    """Return an open file without a lock, for directories and file systems in which files cannot be locked."""
     return Path(os.devnull).open("rb")
 
 
@@ -296,7 +296,7 @@ def _default_directory() -> Path:
     try:
         return (Path(base) if base else Path.home() / ".cache") / "torch-estimator"
     except RuntimeError:
-        # This user has no home directory. Nothing can be found or made below the null device.
+        # This user has no home directory. Return a path below which nothing exists or can be created.
         return Path(os.devnull)
 
 

@@ -1,4 +1,4 @@
-"""Detection of changes that make a compiled step wrong.
+"""Detection of changes to the model or the optimizers that make a compiled step wrong.
 
 A compiled step holds everything that Python decided while it was traced: the code of the module and the loss, the
 values of their attributes, the hooks, and the settings of optimizers. A hook of the user may change any of these
@@ -41,7 +41,7 @@ _MAX_DEPTH = 2
 
 
 class ChangeDetector:
-    """Detects that a step no longer computes what it did when the detector was made.
+    """Detector of changes to what a training step computes, compared with the time when the detector was made.
 
     Args:
         step: The step that was compiled.
@@ -67,7 +67,7 @@ class ChangeDetector:
         self.settings_may_differ = False
 
     def note_foreign_code(self) -> None:
-        """Make the next `has_changed` look for changes, because code of the user has run."""
+        """Make the next call of `has_changed` search for changes. Called after code of the user has run."""
         self._code_ran = self.settings_may_differ = True
 
     def has_lost_groups(self) -> bool:
@@ -78,7 +78,7 @@ class ChangeDetector:
         return self._code_ran and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups)
 
     def has_changed(self) -> bool:
-        """Return whether the step computes something else than when it was compiled, as far as is known by now."""
+        """Return whether the step computes something else than at first. Changes of globals may be detected later."""
         code_ran, self._code_ran = self._code_ran, False
         self._is_key_unsure |= code_ran
         same_settings = not self.settings_may_differ or fixed_settings(self._step) == self._fixed
@@ -102,12 +102,12 @@ class ChangeDetector:
 
 
 def fixed_settings(step: TrainStep) -> list[Any]:
-    """Return the settings of optimizers that are constants in a compiled step, by group."""
+    """Return, for each parameter group, the optimizer settings that are constants in a compiled step."""
     return [group.fixed() for group in step.groups]
 
 
 class ModelSnapshot:
-    """Cheap record of modules, optimizers and functions, and of what they hold.
+    """Record of the attributes, parameters, buffers and hooks of some objects, to detect later changes at little cost.
 
     Two snapshots of the same objects differ if, between them, an attribute, a parameter, a buffer or a hook was set or
     removed, in these objects or in the containers and objects that their attributes hold, a few levels deep. Numbers in
@@ -119,7 +119,7 @@ class ModelSnapshot:
 
     def __init__(self, *things: Any) -> None:
         self._seen: list[Any] = []
-        # Objects are compared by id. Holding them ensures that no new object gets the id of one that is gone.
+        # Objects are compared by id. Keep a reference to each object, so that no new object can get its id.
         self._held: list[Any] = []
         self._visited: set[int] = set()
         for thing in things:
@@ -147,12 +147,12 @@ class ModelSnapshot:
             self._seen += (value.requires_grad, value.stride() if not value.is_sparse else None)
             return
         if isinstance(value, Optimizer):
-            # Leave out the settings inside of a group, which schedules change; `ChangeDetector` compares them itself.
+            # Skip the settings in parameter groups, because schedules change them. `ChangeDetector` compares settings.
             self._seen += map(id, value.param_groups)
             self._held += value.param_groups
             self._visit(value.state, depth)
             return
-        # Modules may be nested to any depth, so each of them starts counting anew.
+        # Count the depth from the nearest module, because modules may be nested to any depth.
         depth = 0 if isinstance(value, nn.Module) else depth + 1
         if depth > _MAX_DEPTH or isinstance(value, _OPAQUE):
             return
@@ -174,6 +174,6 @@ def _bound_values(function: Any) -> Iterator[Any]:
     if isinstance(function, MethodType):
         yield function.__self__
     for cell in getattr(function, "__closure__", None) or ():
-        # A cell is empty until its variable is assigned.
+        # Skip an empty cell: its variable has not been assigned yet.
         with suppress(ValueError):
             yield cell.cell_contents

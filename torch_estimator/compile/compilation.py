@@ -1,4 +1,4 @@
-"""The process that traces and compiles a step while the training goes on.
+"""Background process that traces and compiles a training step while the training goes on.
 
 It is a forked process, and not a thread or a new program, for these reasons:
 
@@ -45,7 +45,7 @@ logger = logging.getLogger("torch_estimator")
 SUPPORTED = sys.platform == "linux"
 """Whether steps can be compiled in a forked process on this system."""
 
-# Files in the working directory of a compilation.
+# Names of the files in the working directory of a compilation.
 _OUTCOME = "outcome.json"
 _LOG = "compilation.log"
 _LEFT = "left"
@@ -59,10 +59,10 @@ _left_running: list[Compilation] = []
 
 
 class Compilation:
-    """One compilation, which starts when the object is made.
+    """Handle of a forked process that compiles a step. The constructor starts the process.
 
-    The compiling process may outlive this one, to finish a step for later runs. Then it ends after 15 minutes at most,
-    even if this process was killed by SIGKILL. It keeps none of this process' files open.
+    The compiling process may outlive the training process, to finish a step for later runs. It ends after 15 minutes at
+    most, even if the training process was killed by SIGKILL. It keeps no files of the training process open.
 
     Args:
         step: The step to compile.
@@ -104,12 +104,13 @@ class Compilation:
             build(graph, inputs, folder, work=work, machine_file=machine_file, threads=threads)
             return folder if keep is None else keep(folder)
 
-        # Collect the exit status of compilations that were left behind and have ended, because an ended child stays in
-        # the process table until its parent asks for its status.
+        # Collect the exit status of earlier compilations that were left running.
+        # An ended child stays in the process table until its parent asks for its status.
         _left_running[:] = [one for one in _left_running if not one.is_over()]
         parent = os.getpid()
         with warnings.catch_warnings():
-            # Python warns of forks in programs with several threads. The child starts no threads and waits for none.
+            # Python warns about forks in programs with several threads.
+            # This fork is safe, because the child neither starts threads nor waits for any.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
@@ -117,12 +118,12 @@ class Compilation:
         reserved.close()
 
     def is_over(self) -> bool:
-        """Return whether the process has ended, successfully or not; kill it if it takes longer than 15 minutes."""
+        """Return whether the compiling process has ended, successfully or not. Kill the process after 15 minutes."""
         if self._status is None:
             try:
                 process, status = os.waitpid(self._process, os.WNOHANG)
             except ChildProcessError:
-                # Other code of this program has collected the status.
+                # Other code of this program has already collected the exit status.
                 process, status = self._process, 0
             if process:
                 self._status = status
@@ -131,13 +132,13 @@ class Compilation:
         return self._status is not None
 
     def wait(self) -> None:
-        """Wait until the process has ended."""
+        """Wait until the compiling process has ended."""
         while not self.is_over():
             time.sleep(_POLL_SECS)
 
     def leave(self) -> None:
-        """Stop waiting for the process, which goes on if later runs can use the step, and is killed otherwise."""
-        # The mark comes before the check: a process that ends after the check sees the mark and removes its files.
+        """Let the compiling process go on alone if later runs can use the step; kill the process otherwise."""
+        # Create the file before checking whether the process runs. A process that ends later finds it and cleans up.
         (self._work / _LEFT).touch()
         if not self._is_kept or self.is_over():
             self.stop()
@@ -146,10 +147,10 @@ class Compilation:
             logger.info("The training ended before its step was compiled; compiling goes on for later runs.")
 
     def stop(self) -> None:
-        """Kill the process if it is running, and remove its files."""
+        """Kill the compiling process if it is running, and remove its files."""
         if self._status is None:
-            # The child makes itself the leader of a process group that includes the C++ compiler. Just after the fork
-            # that group does not exist yet, so the child is killed by its own number as well.
+            # Kill the child's process group, which includes the C++ compiler.
+            # Kill also the child by its process id, because the group does not exist yet just after the fork.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
@@ -160,12 +161,12 @@ class Compilation:
         self.remove()
 
     def remove(self) -> None:
-        """Remove all files that are not in the cache; a library that is loaded already stays usable."""
+        """Remove all files of the compilation that are not in the cache. A library that is loaded stays usable."""
         shutil.rmtree(self._work, ignore_errors=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def result(self) -> Path | str:
-        """Return the folder of the compiled step; or why there is none, in words that fit after "because"."""
+        """Return the folder of the compiled step, or the reason of the failure in words that fit after "because"."""
         try:
             outcome = json.loads((self._work / _OUTCOME).read_text())
         except (OSError, ValueError):
@@ -176,7 +177,7 @@ class Compilation:
 
 
 def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
-    """Build a step in the child process, write the outcome to a file, and exit.
+    """Compile a step in the child process, write the outcome to a file, and exit.
 
     Args:
         parent: Process id of the training.
@@ -188,7 +189,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
     try:
         _close_files(keep=reserved.fileno())
         os.setpgid(0, 0)
-        # The parent's handlers would act on the parent's behalf, such as saving a checkpoint on SIGTERM.
+        # Reset the signal handlers inherited from the parent. On SIGTERM, they would save a checkpoint, for instance.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         # Let the kernel end this process after 15 minutes, even if no parent is left to kill it.
@@ -197,7 +198,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         os.dup2(log, 1)
         os.dup2(log, 2)
         warnings.simplefilter("ignore")
-        # torch's pool of threads was not forked, so waiting for its threads would never end.
+        # A fork copies only one thread, so waiting for the threads of torch's thread pool would never end.
         torch.set_num_threads(1)
         try:
             outcome = {"built": str(build())}
@@ -211,16 +212,16 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         traceback.print_exc()
     finally:
         if os.getppid() != parent or (work / _LEFT).exists():
-            # Remove the files here, because the parent is gone or has left this process behind. A finished step has
-            # been moved to the cache already.
+            # Remove the files here, because the parent has ended or no longer waits for this process.
+            # A finished step has already been moved to the cache.
             shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
-        # Exit without running exit handlers and flushing buffers, because the fork has copied those of the parent.
+        # Exit without running exit handlers and flushing buffers, because both are copies from the parent.
         os._exit(0)
 
 
 def _close_files(*, keep: int) -> None:
-    """Close all files inherited from the parent but one, so that its ports, locks and pipes do not outlive it.
+    """Close all inherited files except `keep`, so that the parent's ports, locks and pipes close when the parent ends.
 
     Each descriptor is redirected to the null device instead of being closed. A Python object of the parent may still
     close its descriptor by number in this process. If that number were free, it could belong to a new file by then.
@@ -232,7 +233,7 @@ def _close_files(*, keep: int) -> None:
 
 
 def _signal_name(status: int | None) -> str:
-    """Return " of <signal>" for the exit status of a killed process, and nothing for others."""
+    """Return " of SIGKILL", for instance, if a signal has killed the process; return an empty text otherwise."""
     if status is None or not os.WIFSIGNALED(status):
         return ""
     return f" of {signal.Signals(os.WTERMSIG(status)).name}"

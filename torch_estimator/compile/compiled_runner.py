@@ -1,4 +1,4 @@
-"""Runner of compiled steps: decides, call by call, whether Python or machine code takes the coming steps."""
+"""Step runner for CPUs: takes training steps as machine code once a compiled step exists, and in Python before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
-from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_beside, missing_core
+from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_in_background, missing_core
 from torch_estimator.compile.step_compiler import StepCompiler
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
@@ -29,22 +29,22 @@ from torch_estimator.train.threads import sized_threads, threads_for
 
 logger = logging.getLogger("torch_estimator")
 
-# Machine code runs this long per call. Between two calls Python handles Ctrl-C and SIGTERM, and hooks that are due by
-# the clock.
+# Each call of machine code should take this long.
+# Between two calls, Python handles Ctrl-C, SIGTERM and hooks that run at time intervals.
 _SECS_PER_CALL = 0.05
 _MAX_STEPS_PER_CALL = 128
 
-# After this many changes of the model, training stays in Python: more changes are likely, and compiling for each of
-# them would never pay.
+# After this many changes of the model, training stays in Python.
+# Further changes are likely, and compiling after each change would never save time.
 _MOST_CHANGES = 4
 
-# How often the cache is searched again for what another process may have compiled.
+# Seconds between two searches of the cache for a step that another process may have compiled.
 _LOOK_UP_EVERY_SECS = 1.0
 
 
 @dataclasses.dataclass(slots=True)
 class _LayoutState:
-    """State of compilation for batches of one layout.
+    """State of compilation for batches of one layout, that is, with equal names, shapes and dtypes of tensors.
 
     Attributes:
         threads: Number of threads that the step is compiled for.
@@ -68,7 +68,7 @@ class _LayoutState:
 
 
 class CompiledRunner(StepRunner):
-    """Takes training steps as machine code if there is a compiled step for the batch, and in Python if not.
+    """Step runner that takes a step as machine code if a compiled step exists for the batch, and in Python otherwise.
 
     Batches that `ShapePolicy` does not admit run in Python.
 
@@ -76,7 +76,7 @@ class CompiledRunner(StepRunner):
         step: The step to compile.
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
         when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only if that is worth it
-            (`is_worth_compiling_beside`). True stops training until the step is compiled.
+            (`is_worth_compiling_in_background`). True stops training until the step is compiled.
         before: The `state` in the run before a resume, or None.
         last_step: Global step at which training ends, or None if that is not known.
         cache: Where compiled steps are kept.
@@ -109,13 +109,13 @@ class CompiledRunner(StepRunner):
         self._observer = Observer(step.module, self._watched)
         self._policy = ShapePolicy(before)
         self._idle = IdleCores()
-        # Name of a step that was not compiled for lack of a core, and the reason.
+        # The name of a step that was not compiled because no core was idle, and the reason to log.
         self._skipped: tuple[str, str] | None = None
         self.in_python = False
-        # The compiler and the detector are made together, once a layout is admitted, and dropped after a change.
+        # The compiler and the detector are made together for the first layout, and dropped after a change of the model.
         self._compiler: StepCompiler | None = None
         self._detector: ChangeDetector | None = None
-        # None is the key for batches that hold strings.
+        # The key None stands for batches that contain strings, which cannot be compiled.
         self._layouts: dict[BatchLayout | None, _LayoutState] = {}
         self._block: BatchBlock | None = None
         self._changes = 0
@@ -124,15 +124,15 @@ class CompiledRunner(StepRunner):
         self._secs_per_step = _SECS_PER_CALL
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, which batch shapes were admitted, so that a resumed run compiles the same ones."""
+        """Return, in values that JSON can represent, the batch shapes that a resumed run has to compile as well."""
         return self._policy.state()
 
     def __enter__(self) -> CompiledRunner:
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        # A training that fails or is asked to stop leaves no compiler running. After any other end, the compilation
-        # goes on, so that the next run finds the step.
+        # If the training failed or was asked to stop, kill the compiler.
+        # After any other end, the compilation goes on, so that the next run finds the compiled step.
         is_cut_short = kind is not None or (self._context is not None and self._context.preempted)
         tried = any(state.compiled or state.compilation or state.failed for state in self._layouts.values())
         if self._skipped is not None and not tried and not is_cut_short:
@@ -146,19 +146,19 @@ class CompiledRunner(StepRunner):
 
     @property
     def steps_per_call(self) -> int:
-        """Number of steps for which one call of `take` is fastest; 1 while steps run in Python."""
+        """Number of steps to take per call of `take`: as many compiled steps as run in 0.05 seconds; 1 in Python."""
         if all(state.compiled is None for state in self._layouts.values()):
             return 1
         return max(1, min(_MAX_STEPS_PER_CALL, int(_SECS_PER_CALL / self._secs_per_step)))
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since code of the user has run."""
+        """Make the next step check the model and the optimizers for changes. Called after code of the user has run."""
         if self._detector is not None:
             self._detector.note_foreign_code()
         self._step.warn_of_thawed()
 
     def refresh_settings(self) -> None:
-        """Make the next step compare the optimizers' settings, since a schedule outside of the step changed them."""
+        """Make the next step check the settings of the optimizers for changes. Called after a schedule has run."""
         if self._detector is not None:
             self._detector.settings_may_differ = True
 
@@ -167,7 +167,7 @@ class CompiledRunner(StepRunner):
         losses: list[float] = []
         block = self._prepare(batches)
         while len(losses) < batches.count:
-            state = self._state_of(block, batches, len(losses), context)
+            state = self._layout_state(block, batches, len(losses), context)
             if state is None or state.compiled is None or self.in_python:
                 losses.append(self._take_in_python(batches.batch(len(losses)), state, context))
             else:
@@ -178,29 +178,29 @@ class CompiledRunner(StepRunner):
             if not math.isfinite(losses[-1]):
                 break
         if batches.start + batches.count == batches.of and not batches.lasting:
-            # These were the last batches of the block, so its memory can be freed while the next block is read.
+            # Release the block after its last batches, so that its memory can be freed while the next block is read.
             self._block = None
         return losses
 
     def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
-        """Return whether the first of these batches would be taken as machine code.
+        """Return whether a compiled step is ready for the first of these batches.
 
         If the runner was made with ``when=True``, this waits until the step is compiled.
         """
-        state = self._state_of(self._prepare(batches), batches, 0, context)
+        state = self._layout_state(self._prepare(batches), batches, 0, context)
         return state is not None and state.compiled is not None
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
-        """Return a function that trains on one of these batches, by number, and returns the loss.
+        """Return a function that runs the compiled step on the batch of a given number, and returns the loss.
 
-        A strategy that exchanges gradients after every step uses it in place of `take`: the addresses of all batches
-        are prepared once, and each step is a single call of C.
+        A strategy that exchanges gradients after every step uses the function in place of `take`: the addresses of all
+        batches are prepared once, and each step is a single call of C.
 
         Returns:
-            None if the first batch would not be taken as machine code.
+            None if no compiled step can be used for the first batch.
         """
         block = self._prepare(batches)
-        state = self._state_of(block, batches, 0, context)
+        state = self._layout_state(block, batches, 0, context)
         if state is None or state.compiled is None or self.in_python or context.observe or self._step.schedules:
             return None
         losses, run = state.compiled.bind(block.addresses, batches.start, self._settings_by_step(batches.count))
@@ -214,7 +214,7 @@ class CompiledRunner(StepRunner):
         return take
 
     def _prepare(self, batches: Batches) -> BatchBlock:
-        """Drop compiled steps that are wrong by now, and return the block of memory that the batches are in."""
+        """Drop the compiled steps if the model has changed, and return the memory block that contains the batches."""
         detector = self._detector
         if detector is not None:
             if detector.has_lost_groups():
@@ -233,13 +233,13 @@ class CompiledRunner(StepRunner):
             self._give_up("the model or its optimizer is changed again and again")
 
     def _drop(self) -> None:
-        """Forget all compiled steps, and end or leave the compilations that are running."""
+        """Drop all compiled steps, and stop waiting for compilations that are running."""
         self._skipped = None
         self.__exit__()
         self._layouts, self._compiler, self._detector = {}, None, None
 
     def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log the reason, in words that fit after "because"."""
+        """Take all further steps in Python, and log why: `reason` is a text that fits after "because"."""
         if not self._has_given_up:
             self._has_given_up = True
             self._drop()
@@ -248,11 +248,11 @@ class CompiledRunner(StepRunner):
     def _take_in_python(self, batch: TensorBatch, state: _LayoutState | None, context: RunContext) -> float:
         module, started = self._step.module, time.perf_counter()
         context.compiled = False
-        # Compare the settings before the next compiled step. The step in Python advances schedules, which can change a
-        # setting that is a constant in the compiled step.
+        # Compare the settings before the next compiled step, because this step in Python advances schedules.
+        # A schedule can change a setting that is a constant in the compiled step.
         self.refresh_settings()
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):
@@ -265,7 +265,7 @@ class CompiledRunner(StepRunner):
     def _take_compiled(
         self, compiled: CompiledStep, block: BatchBlock, batches: Batches, start: int, context: RunContext
     ) -> tuple[list[float], bool]:
-        """Take steps until the batches end, a step fails, or a schedule changes a setting that is compiled in.
+        """Run compiled steps on batches. Stop if a step fails, a loss is not finite, or a compiled-in setting changes.
 
         Args:
             compiled: The compiled step for the layout of these batches.
@@ -278,14 +278,14 @@ class CompiledRunner(StepRunner):
             The losses of the steps taken, and whether the step after them failed.
         """
         context.compiled = True
-        with sized_threads(self._step.module, block.rows, beside_input=True):
+        with sized_threads(self._step.module, block.rows, with_input_thread=True):
             if context.observe:
                 self._observe(batches.batch(start), context)
             settings = self._settings_by_step(batches.count - start)
             started = time.perf_counter()
             losses, failed = compiled.take(block.addresses, batches.start + start, settings)
         if len(losses) > 1 or (len(losses) and self._secs_per_step == _SECS_PER_CALL):
-            # Ignore a call with a single step, which is slower per step, unless there is no other measurement yet.
+            # Ignore the time of a call with a single step, which is slower per step, unless it is the first time.
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
         return losses.tolist(), failed
 
@@ -296,7 +296,7 @@ class CompiledRunner(StepRunner):
             context.summaries = self._observer.observe(lambda: self._step.loss(*step_inputs(batch)), others)
 
     def _settings_by_step(self, steps: int) -> np.ndarray:
-        """Return the changing settings of optimizers for each of the coming steps, and advance schedules.
+        """Return the values of changing settings, such as learning rates, for each next step; advance the schedules.
 
         Returns:
             float32 ``[steps, settings]``, such as learning rates. There are fewer steps than asked for if a schedule
@@ -315,7 +315,7 @@ class CompiledRunner(StepRunner):
         return np.array(rows, np.float32)
 
     def _raise_error_of(self, batch: TensorBatch, global_step: int) -> NoReturn:
-        """Raise the error of a step that failed as machine code, by repeating its forward pass in Python."""
+        """Repeat the forward pass of a failed compiled step in Python, so that Python raises the error of the step."""
         module = self._step.module
         with noting_batch(module, batch.features, batch.labels), torch.no_grad():
             self._step.loss(*step_inputs(batch))
@@ -323,8 +323,12 @@ class CompiledRunner(StepRunner):
             f"The compiled training step failed after global step {global_step}; run with RunConfig(compile=False)."
         )
 
-    def _state_of(self, block: BatchBlock, batches: Batches, number: int, context: RunContext) -> _LayoutState | None:
-        """Return the state of a block's layout, after loading or compiling its step if that is due.
+    def _layout_state(
+        self, block: BatchBlock, batches: Batches, number: int, context: RunContext
+    ) -> _LayoutState | None:
+        """Return the compilation state for the layout of these batches.
+
+        If the layout has no compiled step yet, first try to load the step from the cache or start to compile it.
 
         Returns:
             None if batches of this layout are not compiled.
@@ -339,14 +343,14 @@ class CompiledRunner(StepRunner):
             return None
         if state is None:
             state = self._layouts[layout] = self._new_state(rows)
-        # Take the very first step in Python if there are optimizers of `torch.optim`: they create their state in it,
-        # and a step can be traced only after all of its tensors exist.
+        # With optimizers of `torch.optim`, take the very first step in Python.
+        # These optimizers create their state in the first step, and tracing needs all tensors of the step.
         if state.compiled is None and not state.failed and (context.global_step or not self._step.other_optimizers):
             self._load_or_compile(state, layout, batches.batch(number), context)
         return state
 
     def _state_of_strings(self, rows: int, context: RunContext) -> _LayoutState | None:
-        """Return the state of batches that hold strings, and warn once compiling them would be worth it."""
+        """Return the state for batches with strings, which run in Python. Warn when compiling would have saved time."""
         state = self._layouts.get(None)
         if state is None:
             state = self._layouts[None] = self._new_state(rows)
@@ -356,18 +360,18 @@ class CompiledRunner(StepRunner):
         return state
 
     def _new_state(self, rows: int) -> _LayoutState:
-        return _LayoutState(threads_for(self._step.module, rows, beside_input=True))
+        return _LayoutState(threads_for(self._step.module, rows, with_input_thread=True))
 
     def _load_or_compile(
         self, state: _LayoutState, layout: BatchLayout, batch: TensorBatch, context: RunContext
     ) -> None:
-        """Load the step of a layout from the cache; if it is not there, start to compile it if that is worth it.
+        """Load the compiled step of a layout from the cache, or start to compile the step if that saves time.
 
         If a compilation has ended since the last call, load its result.
         """
         if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
-            # The settings of all steps of a call are read before the first of them runs. A tensor would have the value
-            # of the last step by then.
+            # The settings of all steps of a call are read before the first step runs.
+            # A setting that is a tensor would then have the value of the last step in all steps.
             self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
             return
         if self._compiler is None:
@@ -387,7 +391,7 @@ class CompiledRunner(StepRunner):
                     self._skipped = self._name_of(batch), why
                 return
             if state.is_compiled_elsewhere and not is_look_up_due:
-                # The step of the other process will appear in the cache.
+                # Wait until the step of the other process appears in the cache.
                 if not self._waits:
                     return
                 time.sleep(_LOOK_UP_EVERY_SECS)
@@ -395,12 +399,12 @@ class CompiledRunner(StepRunner):
             with self._observer.unobserved():
                 state.compilation = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
             self._context = context
-            meanwhile = "this takes some seconds" if self._waits else "training goes on beside it"
+            effect = "this takes some seconds" if self._waits else "training goes on in Python"
             if state.compilation is not None:
-                logger.info("Compiling %s; %s.", self._name_of(batch), meanwhile)
+                logger.info("Compiling %s; %s.", self._name_of(batch), effect)
             elif not state.is_compiled_elsewhere:
                 state.is_compiled_elsewhere = True
-                logger.info("Another process is compiling %s; %s.", self._name_of(batch), meanwhile)
+                logger.info("Another process is compiling %s; %s.", self._name_of(batch), effect)
         if self._waits:
             state.compilation.wait()
         if state.compilation.is_over():
@@ -417,12 +421,12 @@ class CompiledRunner(StepRunner):
         return self._log_name.format(batch_size(batch.features))
 
     def _is_worth_it(self, state: _LayoutState, context: RunContext) -> bool:
-        """Return whether to compile the step of a layout beside the training; one compilation runs at a time."""
+        """Return whether to start compiling the step of a layout in the background; only one compilation may run."""
         if any(other.compilation for other in self._layouts.values()):
             return False
         steps_left = None
         if self._last_step is not None:
-            # The layout is expected to keep its share of all batches.
+            # Assume that the share of this layout in all batches stays the same.
             share = state.eager_steps / max(1, sum(other.eager_steps for other in self._layouts.values()))
             steps_left = share * (self._last_step - context.global_step)
-        return is_worth_compiling_beside(state.eager_secs, state.eager_steps, steps_left, self._idle)
+        return is_worth_compiling_in_background(state.eager_secs, state.eager_steps, steps_left, self._idle)

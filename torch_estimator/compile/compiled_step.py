@@ -1,4 +1,4 @@
-"""A compiled training step, loaded from its libraries.
+"""Compiled training step, loaded from shared libraries.
 
 For a small model, one step of machine code takes a fraction of a millisecond. Calling it from Python would take about
 as long again: a tensor object for each input, a call, and the GIL. So the step is called by a loop in C
@@ -21,7 +21,7 @@ from torch_estimator.compile.batch_layout import TensorLayout, layouts_as_json, 
 from torch_estimator.compile.building import DESCRIPTION, FORMAT, LOOP_LIBRARY, STEP_LIBRARY
 from torch_estimator.json_text import parse_json
 
-# Numbers of dtypes in PyTorch's C interface (aoti_torch_dtype_*), which are stable across versions.
+# PyTorch's C interface numbers dtypes like this (aoti_torch_dtype_*). The numbers are stable across versions.
 _DTYPES = {
     torch.uint8: 0,
     torch.int8: 1,
@@ -39,11 +39,11 @@ _DTYPES = {
 
 
 class StepMismatch(Exception):
-    """A folder holds no compiled step, or one for other tensors."""
+    """Error: a folder contains no compiled step, or a step that was compiled for tensors of other layouts."""
 
 
 class CompiledStep:
-    """Takes training steps in machine code, many per call, while other Python threads run.
+    """Training step as machine code. One call takes many steps, and other Python threads run during the call.
 
     The inputs of a step are, in this order: the state, whose tensors are the same in all steps and are changed in
     place; the settings that change from step to step, each a float32 scalar; the tensors of the step's batch.
@@ -85,7 +85,7 @@ class CompiledStep:
             raise StepMismatch(str(folder))
         self._take_steps.restype = ctypes.c_int64
         self._own_inputs = len(batch) + settings
-        # Batches follow each other in memory, so the distance between two batches is the size of all rows of one.
+        # Batches follow each other in memory without gaps, so the distance between two batches is the size of a batch.
         sizes = [shape[0] * strides[0] * dtype.itemsize if shape else 0 for shape, strides, dtype in batch]
         self._bytes_per_batch = np.array(sizes, np.int64)
 
@@ -94,7 +94,7 @@ class CompiledStep:
             self._delete(self._container)
 
     def take(self, addresses: np.ndarray, start: int, settings: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Take one step for each row of settings.
+        """Train on consecutive batches, one step for each row of `settings`, and return the losses.
 
         Args:
             addresses: int64 ``[tensors]``, the memory addresses of a batch's tensors. The tensors have the layouts
@@ -113,7 +113,9 @@ class CompiledStep:
     def bind(
         self, addresses: np.ndarray, start: int, settings: np.ndarray
     ) -> tuple[np.ndarray, Callable[[int, int], int]]:
-        """Prepare steps on batches without taking them; the arguments are those of `take`.
+        """Prepare steps on consecutive batches, and return a function that takes these steps.
+
+        The arguments are the same as for `take`.
 
         Returns:
             The memory for the loss of each step, and a function that takes steps as often as it is called. Its
@@ -121,7 +123,7 @@ class CompiledStep:
             ``-1 - n`` if ``n`` were taken and the next one failed.
         """
         steps = len(settings)
-        # One row of addresses per step: first those of its settings, then those of its batch.
+        # Make one row of addresses per step: first the addresses of its settings, then the addresses of its batch.
         own = np.empty((steps, self._own_inputs), np.int64)
         if self._settings:
             own[:, : self._settings] = settings.ctypes.data + 4 * np.arange(settings.size).reshape(settings.shape)
@@ -131,7 +133,7 @@ class CompiledStep:
         state_address, own_address, losses_address = state.ctypes.data, own.ctypes.data, losses.ctypes.data
 
         def run(first: int, count: int) -> int:
-            # C has only the addresses of these arrays. Naming them here keeps them alive as long as this function.
+            # The C code gets only addresses. The reference to these arrays here keeps their memory allocated.
             _ = state, own, settings
             return self._take_steps(  # type: ignore[no-any-return]
                 self._run,
@@ -149,7 +151,7 @@ class CompiledStep:
 
 
 class _LayoutInC(ctypes.Structure):
-    """``struct layout`` of ``run_steps.c``."""
+    """Shape, strides and dtype of a tensor, as ``struct layout`` of ``run_steps.c``."""
 
     _fields_ = (
         ("ndim", ctypes.c_int64),
@@ -166,7 +168,7 @@ def _layout_in_c(layout: TensorLayout) -> _LayoutInC:
 
 
 def _described_inputs(folder: Path) -> list[Any]:
-    """Return the layouts of inputs, as JSON, that a compiled step was built for."""
+    """Return the layouts of the inputs that a compiled step was built for, from the description file in its folder."""
     try:
         description = parse_json((folder / DESCRIPTION).read_text())
         if description["format"] != FORMAT:

@@ -1,9 +1,9 @@
-"""Policy of compilation: which batch shapes are compiled, and when compiling pays.
+"""Policy of compilation: which batch shapes are compiled, and when compiling saves time.
 
 `ShapePolicy` answers the first question. The second depends on what a compiler costs: 10 to 20 seconds of one core,
 after which a step is three to ten times as fast. A runner that pauses the training for it asks `is_worth_waiting`. A
-runner that compiles in another process asks `is_worth_compiling_beside`, which measures with `IdleCores` whether a core
-is free for that process.
+runner that compiles in another process asks `is_worth_compiling_in_background`, which measures with `IdleCores` whether
+a core is free for that process.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ _ROWS = "rows"
 _SHAPES = "shapes"
 _SMALLER = "smaller"
 
-# Each shape costs a compilation of many seconds, so input whose batches keep changing their shape stays in Python.
+# At most this number of shapes is compiled, because each takes many seconds. Batches of other shapes run in Python.
 _MAX_SHAPES = 8
 
-# Number of batches of one smaller shape after which that shape is compiled. Most trainings see fewer partial last
-# batches than this.
+# A smaller shape is compiled after this number of batches. Most trainings have fewer partial last batches.
 _MANY = 200
-# Limits the memory that counting smaller shapes takes.
+# Batches are counted for at most this number of smaller shapes, which limits the memory of the counts.
 _MAX_COUNTED = 64
 
-# Python is measured for this long before the rest of a training is estimated from it.
+# Measure steps in Python for this time before estimating how long the rest of a training takes.
 _MEASURE_STEPS_SECS = 1.0
-# The rest of a training must take this long in Python to be worth a pause of 10 to 20 seconds.
+# Pause a training to compile (10 to 20 seconds) only if its remaining steps take at least this long in Python.
 _WORTH_SECS = 20.0
-# If the compiler takes a core that others use, it may cost a tenth of the rest of the training at most.
-_BESIDE_FACTOR = 10
+# If no core is idle, compile only if the remaining steps take at least this many times `_WORTH_SECS` in Python.
+_BUSY_FACTOR = 10
 
 _MEASURE_IDLE_SECS = 1.0
-# The share of a core that must be idle. With less, the compiler runs far longer and slows down others all that time.
+# Share of a core that must be idle. With a smaller share, the compiler would run for long and slow the training down.
 _IDLE_SHARE = 0.5
 
 
 class ShapePolicy:
-    """Decides whether batches of a shape are compiled.
+    """Rule that decides for each batch, by its shape, whether the batch runs as compiled code or in Python.
 
     Batches that are smaller than an earlier one, such as the partial last batch of an epoch, run in Python, until very
     many of one shape have come. Among batches with the same number of rows, shapes may differ in the length of lists;
@@ -67,15 +66,15 @@ class ShapePolicy:
         self._has_logged_limit = False
 
     def state(self) -> dict[str, Any]:
-        """Return the admitted shapes and the counts of smaller ones, as JSON."""
+        """Return the shapes that are compiled and the counts of smaller shapes, as values that JSON can represent."""
         return {_ROWS: self.rows, _SHAPES: self._shapes, _SMALLER: self._smaller}
 
     def admits(self, rows: int, shape: object) -> bool:
-        """Count a batch and return whether batches of its shape are compiled.
+        """Count a batch by its shape, and return whether batches of this shape are compiled.
 
         Args:
             rows: Number of rows in the batch.
-            shape: Description of all its tensors, as JSON.
+            shape: Description of all its tensors, in values that JSON can represent.
         """
         name = json.dumps(shape)
         if rows < self.rows and not self._is_frequent(name, rows):
@@ -93,7 +92,7 @@ class ShapePolicy:
         return True
 
     def _is_frequent(self, name: str, rows: int) -> bool:
-        """Count a batch that is smaller than an earlier one; return whether many of its shape have come."""
+        """Count a batch with fewer rows than an earlier batch; return whether more than 200 of its shape have come."""
         if name not in self._smaller:
             if len(self._smaller) == _MAX_COUNTED:
                 return False
@@ -107,7 +106,7 @@ class ShapePolicy:
 
 
 def is_worth_waiting(eager_secs: float, eager_steps: int, steps_left: float | None) -> bool:
-    """Return whether a training gains by stopping until its step is compiled.
+    """Return whether a training ends sooner if it pauses until its step is compiled.
 
     Args:
         eager_secs: Seconds that steps have taken in Python so far.
@@ -117,7 +116,9 @@ def is_worth_waiting(eager_secs: float, eager_steps: int, steps_left: float | No
     return eager_secs >= _MEASURE_STEPS_SECS and _secs_left(eager_secs, eager_steps, steps_left) >= _WORTH_SECS
 
 
-def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: float | None, idle: IdleCores) -> bool:
+def is_worth_compiling_in_background(
+    eager_secs: float, eager_steps: int, steps_left: float | None, idle: IdleCores
+) -> bool:
     """Return whether to compile a step in another process while the training goes on.
 
     On an idle core, compiling costs the training nothing; even if this training ends too soon to gain, the next run of
@@ -132,11 +133,11 @@ def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: f
     """
     if eager_secs < _MEASURE_STEPS_SECS or idle.cores < 2:
         return False
-    return idle.is_one_idle() or _secs_left(eager_secs, eager_steps, steps_left) >= _BESIDE_FACTOR * _WORTH_SECS
+    return idle.is_one_idle() or _secs_left(eager_secs, eager_steps, steps_left) >= _BUSY_FACTOR * _WORTH_SECS
 
 
 def missing_core(eager_secs: float, idle: IdleCores) -> str:
-    """Return why a step was not compiled beside the training, if `is_worth_compiling_beside` was False to the end.
+    """Return for a log line why no step was compiled in the background: no core was idle, or the process has one core.
 
     Args:
         eager_secs: Seconds for which the step has run in Python.
@@ -147,19 +148,19 @@ def missing_core(eager_secs: float, idle: IdleCores) -> str:
     """
     if eager_secs < _MEASURE_STEPS_SECS:
         return ""
-    return "this process has one core" if idle.cores < 2 else "no core was idle beside the training"
+    return "this process has one core" if idle.cores < 2 else "no core was idle during the training"
 
 
 def _secs_left(eager_secs: float, eager_steps: int, steps_left: float | None) -> float:
-    """Return how long the rest of a training takes in Python.
+    """Estimate how many seconds the remaining steps of a training would take in Python.
 
-    If the end is not known, the rest is taken to be as long as the training has run already.
+    If the last step is not known, the rest is assumed to take as long as the training has run already.
     """
     return eager_secs if steps_left is None else steps_left * eager_secs / eager_steps
 
 
 class IdleCores:
-    """Measures whether one of the cores that this process may use is idle.
+    """Measurement of whether at least half a core is idle, among the cores that this process may use.
 
     The Linux kernel counts the idle time of each core. Therefore everything that runs on the machine counts with the
     time it really takes: other programs, other trainings, compilers that earlier trainings left behind, and the
@@ -193,7 +194,7 @@ class IdleCores:
         self.cores = min(len(self._allowed), *(quota.cores for quota in self._quotas), float("inf"))
 
     def is_one_idle(self) -> bool:
-        """Return whether at least half a core was idle since the last measurement.
+        """Return whether at least half a core was idle in the time between the last two measurements.
 
         A new measurement is made once a second at most. The answer is False until there are two measurements, and on
         systems that do not publish these counters.
@@ -203,22 +204,22 @@ class IdleCores:
             self._last = now
             elapsed = now[0] - before[0]
             idle, *used = ((after - earlier) / elapsed for after, earlier in zip(now[1:], before[1:], strict=True))
-            # A quota limits this process even if the cores themselves are idle.
+            # The CPU quota of a control group limits this process even if cores are idle.
             left = [quota.cores - share for quota, share in zip(self._quotas, used, strict=True)]
             self._is_one_idle = min(idle, *left, float("inf")) >= _IDLE_SHARE
         return self._is_one_idle
 
     def _measure(self) -> tuple[float, ...]:
-        """Return the time, the idle time of the allowed cores, and the time used by each control group, in seconds."""
+        """Return in seconds: the clock, the idle time of the allowed cores, and the CPU time of each control group."""
         return (self._clock(), self._idle_secs(), *(quota.used() for quota in self._quotas))
 
     def _idle_secs(self) -> float:
-        """Return the idle time of all allowed cores since the machine started, in seconds."""
+        """Return the idle time since the machine started, summed over all allowed cores, in seconds."""
         try:
             lines = self._stat.read_text().splitlines()
         except OSError:
             return 0.0
-        # The fields are: cpu<number> user nice system idle iowait ..., in clock ticks.
+        # Each line is "cpu<number> user nice system idle iowait ...", with times in clock ticks.
         fields = (line.split() for line in lines if line.startswith("cpu") and line[3:4].isdigit())
         ticks = sum(int(idle) + int(wait) for name, _, _, _, idle, wait, *_ in fields if int(name[3:]) in self._allowed)
         return ticks / os.sysconf("SC_CLK_TCK")
@@ -238,7 +239,7 @@ class _Quota:
 
 
 def _quotas(membership: Path, groups: Path) -> Iterator[_Quota]:
-    """Yield the quotas of the control groups that this process is in, and of their parent groups.
+    """Yield the CPU quotas of the control groups that this process is in, and of their parent groups.
 
     Args:
         membership: The file ``/proc/self/cgroup``.
@@ -250,8 +251,8 @@ def _quotas(membership: Path, groups: Path) -> Iterator[_Quota]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        # In a container the path may be the host's, while the container's own group is mounted as the root. So every
-        # parent of the path is tried, and those that do not exist are skipped.
+        # In a container, this path may be the path on the host, although the container's group is mounted as the root.
+        # So try every parent of the path, and skip paths that do not exist.
         parts = [Path(path.lstrip("/")), *Path(path.lstrip("/")).parents]
         for part in dict.fromkeys(parts):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -262,21 +263,20 @@ def _quotas(membership: Path, groups: Path) -> Iterator[_Quota]:
 
 
 def _quota_of_version_2(group: Path) -> _Quota:
-    """Return the quota of a control group of version 2; raise ValueError if it has none, which reads "max"."""
+    """Return the CPU quota of a control group (version 2); raise ValueError if the group has no quota ("max")."""
     quota, period = (group / "cpu.max").read_text().split()
 
     def used() -> float:
         # The first line of the file is "usage_usec <number>".
         return int((group / "cpu.stat").read_text().split()[1]) / 1e6
 
-    # Call the function once, so that a file that cannot be read raises OSError here and not in the middle of a
-    # training.
+    # Call the function once, so that an unreadable file raises OSError here and not in the middle of a training.
     used()
     return _Quota(int(quota) / int(period), used)
 
 
 def _quota_of_version_1(group: Path, account: Path) -> _Quota:
-    """Return the quota of a control group of version 1; raise ValueError if it has none."""
+    """Return the CPU quota of a control group (version 1); raise ValueError if the group has no quota."""
     quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     if quota < 0:
         raise ValueError("no quota")

@@ -1,4 +1,4 @@
-"""The choice of a training's step runner: Python, compiled steps, or `torch.compile`."""
+"""Choice of the step runner of a training: Python, compiled steps, or `torch.compile`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_estimator.train.model import Model
 from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
 from torch_estimator.train.step import TrainStep
 
-# Names of the parts of a step in log lines; the number is the batch size or the number of replicas.
+# Names of the parts of a step in log lines. ``{}`` stands for the batch size or the number of replicas.
 _LOG_NAMES = {
     GRADIENTS: "the gradients of batches of {}",
     UPDATE: "the update by the gradients of {} replicas",
@@ -33,7 +33,7 @@ def make_runner(
     last_step: int | None,
     part: str = "",
 ) -> StepRunner:
-    """Return the runner that `RunConfig.compile` asks for, as far as the device and the system allow it.
+    """Return the step runner for `RunConfig.compile`, the device and the operating system.
 
     `CompiledRunner` needs a CPU and Linux: it compiles in a forked process, and a fork can use neither CUDA nor,
     reliably, the system libraries of macOS. Elsewhere `TorchCompileRunner` compiles inside the training process.
@@ -49,13 +49,13 @@ def make_runner(
     """
     if not config.compile:
         return EagerRunner(step)
-    # The step also depends on these objects of the user, which are outside of the module and which a hook may change.
+    # The step also depends on these objects outside of the module, and hooks of the user may change them.
     watched = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
         return TorchCompileRunner(step, when=config.compile, before=before, last_step=last_step, watched=watched)
 
-    # The values of these settings are inputs of the compiled step, so they are not part of its key. Computing gradients
-    # alone never reads the state of optimizers.
+    # The values of these settings are inputs of the compiled step, so they are not part of its cache key.
+    # A step that only computes gradients never reads the state of optimizers.
     left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
 
     def compute_key() -> CacheKey:
@@ -83,7 +83,7 @@ def make_runner(
 
 
 def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Sort the state of each parameter by name, so that a resumed run has the same cache key as the first one.
+    """Sort each parameter's optimizer state by key, so that a resumed run has the same cache key as the first run.
 
     The key depends on the order of dicts. State restored from a checkpoint has the checkpoint's order, and state made
     by the first step has the order in which the optimizer made it.

@@ -1,4 +1,4 @@
-"""Source of compiled steps: loads them from the cache, or starts a process that compiles them."""
+"""Provider of compiled steps: loads a step from the cache, or starts a process that compiles the step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("torch_estimator")
 
 
 class StepCompiler:
-    """Loads or compiles the step of one training, for each layout of batches.
+    """Provider of the compiled step of one training. It loads or compiles the step for each layout of batches.
 
     Everything that is compiled depends on the state of the model when this object is made. After a change
     (`is_outdated`), make another one.
@@ -39,7 +39,7 @@ class StepCompiler:
         self._compute_key = compute_key
         self._cache = cache
         self._key = compute_key()
-        # The inputs of the compiled step that all steps share, in an order that the cache key fixes.
+        # The tensors that are inputs of every compiled step. The cache key determines their order.
         self._state: list[Tensor] = [*(tensor for _, tensor in self._key.tensors), *step.scratch()]
         self._settings = sum(len(group.numbers()) for group in step.groups)
         if not self._key.portable:
@@ -47,11 +47,11 @@ class StepCompiler:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that a step depends on, without the state of optimizers."""
+        """All tensors that a step depends on, except the state of optimizers."""
         return [tensor for path, tensor in self._key.tensors if not path.startswith("optimizers")]
 
     def is_outdated(self) -> bool:
-        """Return whether the step computes something else than when this object was made.
+        """Return whether the model or the step has changed since this object was made.
 
         Replaced tensors count as well: a compiled step holds the addresses of the old ones.
         """
@@ -84,13 +84,13 @@ class StepCompiler:
             batch: A batch of the layout to compile for.
             layout: Its layout.
             threads: Number of threads that the step runs with.
-            is_background: Whether training goes on meanwhile, so that the compiler gets a lower priority.
+            is_background: Whether the training goes on during the compilation. If so, the compiler has lower priority.
 
         Returns:
             None if another process is compiling the same step already.
         """
         key = self._entry_key(layout, threads) if self._key.portable else None
-        # A key that means nothing to other processes needs no reservation; the null device stands for one.
+        # No other process can use a key that is not portable. Then do not reserve the key, but open the null device.
         reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
         if reserved is None:
             return None
@@ -110,7 +110,7 @@ class StepCompiler:
         )
 
     def finish(self, compilation: Compilation, layout: BatchLayout) -> CompiledStep | str:
-        """Load what a compilation has built, and remove its temporary files.
+        """Load the step that a finished compilation has built, and remove its temporary files.
 
         Returns:
             The compiled step; or the reason why there is none, in words that fit after "because".

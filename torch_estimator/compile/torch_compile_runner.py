@@ -1,4 +1,4 @@
-"""Runner of steps compiled by `torch.compile`, for GPUs and for systems other than Linux.
+"""Step runner that compiles steps with `torch.compile`, for GPUs and for systems other than Linux.
 
 There a forked process cannot compile: CUDA does not work in a fork, and only Linux has forks that are safe after
 threads were started. So `torch.compile` compiles inside the training process, which pauses the training.
@@ -35,7 +35,7 @@ _Inputs = tuple[Any, Any, Any]
 
 
 class TorchCompileRunner(StepRunner):
-    """Takes training steps compiled by `torch.compile`, on a GPU as CUDA graphs.
+    """Step runner that compiles the training step with `torch.compile`; on a GPU it replays CUDA graphs.
 
     Batches that `ShapePolicy` does not admit run in Python. Optimizers of `torch.optim` run in Python after each
     compiled step, because `torch.compile` cannot trace the wrapper that torch puts around their ``step``.
@@ -66,8 +66,8 @@ class TorchCompileRunner(StepRunner):
         self._compiles = when is True
         self._has_given_up = False
         self._eager_secs, self._eager_steps = 0.0, 0
-        # Dynamo counts recompilations per code object of the whole process, and stops after some. With a copy
-        # of the code, each training has a separate count.
+        # Dynamo limits the recompilations of each code object in a process.
+        # Each training gets a copy of the code object, and thus a separate limit.
         compute = TrainStep.compute
         copied = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
         self._on_gpu = any(parameter.is_cuda for parameter in step.module.parameters())
@@ -76,7 +76,7 @@ class TorchCompileRunner(StepRunner):
         )
         self._observer = Observer(step.module, watched)
         self._logged_shapes: set[tuple[tuple[int, ...], ...]] = set()
-        # With this setting `torch.autograd.grad` can be part of a compiled graph.
+        # In versions of torch with this setting, `torch.autograd.grad` can be part of a compiled graph.
         self._is_supported = hasattr(torch._dynamo.config, "trace_autograd_ops")
         if self._compiles and not self._is_supported:
             raise InvalidValueError(
@@ -84,7 +84,7 @@ class TorchCompileRunner(StepRunner):
             )
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, which batch shapes were admitted, so that a resumed run compiles the same ones."""
+        """Return, in values that JSON can represent, the batch shapes that a resumed run has to compile as well."""
         return self._policy.state()
 
     def __enter__(self) -> TorchCompileRunner:
@@ -92,9 +92,9 @@ class TorchCompileRunner(StepRunner):
         if not self._is_supported:
             return self
         self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
-        # `ShapePolicy` limits the shapes that are compiled. Dynamo's own limit is lower, and would end the training.
+        # `ShapePolicy` limits the number of compiled shapes. Dynamo's limit is lower and would end the training.
         self._patches.enter_context(torch._dynamo.config.patch(recompile_limit=_RECOMPILE_LIMIT))
-        # Dropout draws the same numbers as in Python.
+        # With this setting, dropout draws the same random numbers as in Python.
         self._patches.enter_context(torch._inductor.config.patch(fallback_random=True))
         return self
 
@@ -102,7 +102,7 @@ class TorchCompileRunner(StepRunner):
         self._patches.close()
 
     def invalidate(self) -> None:
-        """Warn of parameters that were unfrozen; the guards of `torch.compile` see every other change."""
+        """Warn about parameters that were unfrozen. The guards of `torch.compile` detect every other change."""
         self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
@@ -112,7 +112,7 @@ class TorchCompileRunner(StepRunner):
     def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module, inputs = self._step.module, step_inputs(batch)
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
         ):
             if not self._is_compiled(inputs, context):
@@ -130,15 +130,15 @@ class TorchCompileRunner(StepRunner):
                 except Exception as error:
                     if not _is_compiler_error(error):
                         raise
-                    # The compiler has failed before it ran any of the step, so the step can be taken in Python.
+                    # The compiler failed before any part of the step ran, so the whole step can run in Python.
                     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
                     self._give_up(f"{type(error).__name__}: {line}")
                     return self._take_in_python(inputs, context)
-                # The next replay of a CUDA graph overwrites the memory of its outputs, so the loss is copied.
+                # Copy the loss, because the next replay of the CUDA graph overwrites the memory of its outputs.
                 return self._step.finish(loss.clone() if self._on_gpu else loss, left)
 
     def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log the reason, in words that fit after "because"."""
+        """Take all further steps in Python, and log why: `reason` is a text that fits after "because"."""
         self._has_given_up = True
         logger.warning("The training step is not compiled, because %s; training goes on without.", reason)
 
@@ -154,7 +154,7 @@ class TorchCompileRunner(StepRunner):
         return loss
 
     def _is_compiled(self, inputs: _Inputs, context: RunContext) -> bool:
-        """Return whether a batch takes the compiled step, which is compiled at the first batch of each shape."""
+        """Return whether a batch runs as compiled code. Check the loss before the first batch of each shape."""
         rows, shapes = batch_size(inputs[0]), tuple(_shapes(inputs))
         if self._has_given_up:
             return False
@@ -170,14 +170,14 @@ class TorchCompileRunner(StepRunner):
             self._step.use_tensors(of_torch=False)
         if shapes not in self._logged_shapes:
             self._logged_shapes.add(shapes)
-            # Check the loss here, in an extra forward pass, because compiled code leaves out that check.
+            # Check the loss here, in an extra forward pass, because compiled code does not check it.
             self._observer.observe(lambda: self._step.check_loss(self._step.loss(*inputs)))
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
         return True
 
 
 def _is_compiler_error(error: Exception) -> bool:
-    """Return whether an error is the compiler's own, rather than one of the step's."""
+    """Return whether an error was raised by the compiler and not by the training step."""
     return any(kind.__module__.startswith(("torch._dynamo", "torch._inductor")) for kind in type(error).__mro__)
 
 

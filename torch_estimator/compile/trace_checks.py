@@ -1,9 +1,10 @@
-"""Checks that a traced graph repeats what the step does in Python; each failure is a reason to stay in Python.
+"""Checks that a traced graph computes what the step computes in Python. A step that fails a check is not compiled.
 
 A graph holds tensor operations only. Everything else that Python does while the step is traced happens once and never
 again: a number computed in Python becomes a constant, a count stays what it was, a file is written once. A step is
-compiled only if no such thing can matter. The checks before tracing take real steps and compare what they leave behind;
-those while tracing refuse operations that hand numbers to Python; those after it look through the graph.
+compiled only if no such thing can matter. The checks before tracing take real steps and compare objects before and
+after them. The checks during tracing refuse operations that hand numbers to Python. The checks after tracing inspect
+the graph.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch_estimator.train.step import TrainStep
 _READS = frozenset({"numpy", "tolist", "__array__", "__dlpack__", "apply_", "map_", "map2_"})
 # Functions that turn a tensor of one element into a Python number.
 _NUMBERS = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__int__", "item"})
-# Functions that make a tensor from a list by reading its elements as numbers, even if they are tensors.
+# Functions that make a tensor from a list by reading the elements as numbers, even if the elements are tensors.
 _MADE_OF_LISTS = frozenset(
     {"tensor", "as_tensor", "asarray", "new", "new_tensor", "sparse_coo_tensor", "sparse_csr_tensor"}
 )
@@ -37,12 +38,12 @@ _READ_AS_NUMBER = "it turns a tensor into a Python number (item(), float(), bool
 
 
 class CannotBeCompiled(Exception):
-    """The reason why a step cannot be compiled, in words that fit after "because"."""
+    """Error that a step cannot be compiled. The message is the reason, in words that fit after "because"."""
 
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute that torch has no setting for, in the body only."""
+    """Set an attribute of an object in the body of a ``with`` statement, and restore the attribute afterwards."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -52,7 +53,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def check_optimizer_hooks(step: TrainStep) -> None:
-    """Raise CannotBeCompiled if there are hooks around the step of an optimizer, which a graph would not call."""
+    """Raise CannotBeCompiled if an optimizer has hooks before or after its step, because a graph cannot call them."""
     for optimizer in step.optimizers:
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             raise CannotBeCompiled(f"{type(optimizer).__name__} has hooks around its step")
@@ -64,14 +65,14 @@ def check_optimizer_hooks(step: TrainStep) -> None:
 def check_repeats(
     step: TrainStep, take_step: Callable[[], None], state: Sequence[Tensor], compute_key: Callable[[], CacheKey]
 ) -> Tensor:
-    """Take two steps in Python, and check that they leave nothing behind but numbers in tensors.
+    """Take two steps in Python, and check that these steps change nothing but the numbers in tensors.
 
     One step is not enough, because some modules do something in their very first step only. Two steps without a check
     between them are not enough either: two tensors that are swapped in every step are back in place after two.
 
     Args:
         step: The step to check.
-        take_step: Takes it, on the same batch each time.
+        take_step: Takes the step, on the same batch each time.
         state: The tensors that the step reads and writes.
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
 
@@ -113,15 +114,15 @@ def _python_generators() -> tuple[Any, ...]:
 
 @contextmanager
 def refusing_reads() -> Iterator[None]:
-    """Raise CannotBeCompiled if the body hands a tensor's numbers to Python.
+    """Raise CannotBeCompiled if the body reads the numbers of a tensor in Python, for instance by ``tolist()``.
 
-    The graph would have the numbers of the traced batch as constants for ever.
+    In the graph, the numbers of the traced batch would be constants.
     """
     run = vars(torch.autograd)["_engine_run_backward"]
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        # Enter the mode again for the backward pass. torch leaves the mode while it runs one of its own functions, but
-        # this function calls code of the user: hooks of tensors, and ``backward`` of autograd functions.
+        # Enter the mode again for the backward pass, because torch disables the mode inside its own functions.
+        # The backward pass calls code of the user: hooks of tensors, and ``backward`` of autograd functions.
         with _RefuseReads():
             return run(*args, **kwargs)
 
@@ -130,7 +131,7 @@ def refusing_reads() -> Iterator[None]:
 
 
 class _RefuseReads(TorchFunctionMode):
-    """Checks every call of a torch function in its body."""
+    """Torch function mode that raises CannotBeCompiled if a call reads the numbers of a tensor in Python."""
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -140,8 +141,8 @@ class _RefuseReads(TorchFunctionMode):
             raise CannotBeCompiled(
                 f"it makes a tensor of a list of tensors by {name}(); torch.stack keeps them tensors"
             )
-        # Refuse numbers that the tracer does not see. Usually the tracer itself refuses them. But while torch reads the
-        # elements of a list, as in torch.FloatTensor([x]), it excludes the tracer's dispatch key.
+        # The tracer refuses conversions to Python numbers, except while its dispatch key is excluded.
+        # This is so while torch reads the elements of a list, as in torch.FloatTensor([x]).
         if name in _NUMBERS and torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
             raise CannotBeCompiled(_READ_AS_NUMBER)
         return func(*args, **kwargs)
@@ -160,7 +161,7 @@ def reason_of(error: Exception) -> str:
 
 
 def check_graph(graph: GraphModule, again: GraphModule) -> None:
-    """Raise CannotBeCompiled if a graph has constants or random numbers that machine code would get wrong.
+    """Raise CannotBeCompiled if a graph contains constants that may change between steps, or unused random numbers.
 
     Args:
         graph: The graph to compile.
@@ -168,7 +169,7 @@ def check_graph(graph: GraphModule, again: GraphModule) -> None:
     """
     _check_constants(graph)
     # Numbers that Python computes, such as the time or the values of a new random generator, are constants of a graph.
-    # Only a second graph shows that they differ from step to step.
+    # Only a second graph shows that these numbers differ from step to step.
     if not _are_equal(graph, again):
         raise CannotBeCompiled("each step has other numbers of Python's in it, such as the time or new random numbers")
     if _unused_draws(graph.graph):
@@ -223,14 +224,14 @@ def _are_equal(graph: GraphModule, other: GraphModule) -> bool:
 
 
 def _unused_draws(graph: Graph) -> list[Node]:
-    """Return the random operators whose result is not used.
+    """Return the nodes of a graph that draw random numbers which the graph does not use.
 
     A compiler leaves them out, so that all later operators would draw other numbers than in Python.
     """
     owner: dict[Node, Node] = {}
 
     def memory(node: Node) -> Node:
-        """Return the node that owns the memory of this one; views and results of in-place changes own no memory."""
+        """Return the node that allocated the memory of `node`. Views and in-place operations allocate no memory."""
         while owner[node] is not node:
             owner[node] = node = owner[owner[node]]
         return node
@@ -247,7 +248,7 @@ def _unused_draws(graph: Graph) -> list[Node]:
 
 
 def _aliased(node: Node) -> Iterator[Node]:
-    """Yield the inputs whose memory the result of a node shares."""
+    """Yield the inputs of `node` with which its result shares memory, as views and in-place operations do."""
     if node.target is operator.getitem:
         yield from node.all_input_nodes
     schema = getattr(node.target, "_schema", None)

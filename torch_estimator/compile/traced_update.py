@@ -1,8 +1,8 @@
-"""Updates by `torch.optim` as part of a traced step.
+"""Tracing of the updates by optimizers of `torch.optim`.
 
-The project's own optimizers are written as functions of tensors, which a graph can hold as they are. Those of
-`torch.optim` are not: they read settings as Python numbers, count steps in float32, and some put new tensors in the
-place of old ones. This file makes them traceable from outside.
+The project's own optimizers are functions of tensors, so a graph can contain them as they are. Optimizers of
+`torch.optim` cannot be traced directly: they read settings as Python numbers, count steps in float32, and some put new
+tensors in the place of old ones. This file makes them traceable from outside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Places = list[tuple[Any, Any, Any]]
 
 
 def prefer_tensor_paths(step: TrainStep) -> None:
-    """Make optimizers of `torch.optim` take those of their code paths that do not read a tensor as a Python number."""
+    """Set options of `torch.optim` optimizers so that their code does not read tensors as Python numbers."""
     for optimizer in step.other_optimizers:
         for group in optimizer.param_groups:
             for key in ("foreach", "capturable"):
@@ -52,7 +52,7 @@ def update_traced(step: TrainStep, gradients: Sequence[Tensor | None], settings:
 
 
 class TensorSettings(TorchFunctionMode):
-    """Lets optimizers use tensors where they were written for Python numbers.
+    """Torch function mode in which optimizers accept tensors as settings, although their code expects Python numbers.
 
     In the body, factors such as ``alpha=`` may be tensors, and comparing a setting with a number, as in
     ``if weight_decay != 0``, has the result that it had when the step was traced. It is the same in later steps,
@@ -98,7 +98,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "ge": operator.ge,
 }
 
-# Operators with a factor ``alpha`` or ``value``, and the position of the argument that the factor multiplies.
+# For each operator with a factor ``alpha`` or ``value``: the position of the argument that the factor multiplies.
 _SCALED = {
     f"{prefix}{name}{suffix}": position
     for name, position in (("add", 1), ("sub", 1), ("addcmul", 1), ("addcdiv", 1))
@@ -108,17 +108,17 @@ _SCALED = {
 
 
 def _scaled(args: Sequence[Any], position: int, factor: Tensor) -> tuple[Any, ...]:
-    """Return arguments of which one, a tensor or a list of tensors, is multiplied by a factor."""
+    """Return `args` with the argument at `position`, a tensor or a list of tensors, multiplied by `factor`."""
     given = args[position]
     scaled = [one * factor for one in given] if isinstance(given, list | tuple) else given * factor
     return (*args[:position], scaled, *args[position + 1 :])
 
 
 def _bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """Return the ``step`` of an optimizer without what torch wraps around it, for profilers and for counting calls.
+    """Return the method ``step`` of an optimizer without the wrappers that torch adds for profilers and schedules.
 
     Raises:
-        CannotBeCompiled: Somebody has replaced ``step`` on this object, and it is not known what that does.
+        CannotBeCompiled: ``step`` of this object has been replaced by an unknown function.
     """
     step = _unwrapped(type(optimizer).step)
     if _unwrapped(getattr(optimizer.step, "__func__", optimizer.step)) is not step:
@@ -127,7 +127,7 @@ def _bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimi
 
 
 def _unwrapped(step: Any) -> Any:
-    """Remove the wrappers of torch itself; what the user has wrapped around a step stays."""
+    """Return a function without the wrappers that torch has put around it. Wrappers of the user stay."""
     while _is_torch_code(step) and hasattr(step, "__wrapped__"):
         step = step.__wrapped__
     return step
@@ -139,7 +139,7 @@ def _is_torch_code(function: Any) -> bool:
 
 
 def _count_in_float64(optimizer: torch.optim.Optimizer) -> None:
-    """Replace the step counts of an optimizer by float64 tensors, as exact as the Python numbers of an eager step.
+    """Convert the step counters of an optimizer to float64, the precision of Python numbers in an eager step.
 
     In float32, ``1 - 0.999 ** step`` would be off by 1e-5. `put_back` writes the new count into the old tensor.
     """
@@ -149,10 +149,9 @@ def _count_in_float64(optimizer: torch.optim.Optimizer) -> None:
 
 
 def replaceable(step: TrainStep) -> Places:
-    """Return all places where a step may put a new tensor instead of changing the old one in place.
+    """Return all entries of optimizer state and module buffers. A step may replace these tensors by new ones.
 
-    These are the state of optimizers and the buffers of modules. Machine code writes to fixed addresses, so `put_back`
-    turns each replacement into a copy.
+    Machine code writes to fixed addresses, so `put_back` turns each replacement into a copy.
     """
     places: Places = []
     for optimizer in step.optimizers:
@@ -164,7 +163,7 @@ def replaceable(step: TrainStep) -> Places:
 
 
 def put_back(step: TrainStep, before: Places) -> None:
-    """Copy the values of new tensors into the old ones, and put the old ones back in their places.
+    """Undo replacements of tensors by a step: copy each new value into the old tensor, and restore the old tensor.
 
     Args:
         step: The step being traced.
@@ -181,8 +180,8 @@ def put_back(step: TrainStep, before: Places) -> None:
     pairs = [(old, new) for _, _, old, new in replaced if isinstance(old, Tensor)]
     old_addresses = {old.data_ptr() for old, _ in pairs}
     with torch.no_grad():
-        # Copy a new value first if it is in the memory of an old tensor. If two tensors were swapped, writing to one of
-        # them would otherwise overwrite the value of the other before it is read.
+        # Clone a new value that is in the memory of an old tensor, because a step may have swapped two tensors.
+        # Then writing to the first tensor would otherwise overwrite the second value before it is read.
         values = [new.clone() if new.data_ptr() in old_addresses else new for _, new in pairs]
         for (old, _), value in zip(pairs, values, strict=True):
             old.copy_(value)

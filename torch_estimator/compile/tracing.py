@@ -19,7 +19,7 @@ from torch_estimator.train.step import TrainStep
 WRAPS = "wraps"
 """Key in a graph's ``meta``: whether integers in the graph may overflow, and then wrap around."""
 
-# Integer operators whose results can exceed the largest integer, as hashing does on purpose.
+# Operators whose integer results can overflow. Hashing in a model overflows on purpose.
 _OVERFLOWING = (
     "aten::mul",
     "aten::pow",
@@ -33,7 +33,7 @@ _OVERFLOWING = (
 def trace(
     step: TrainStep, state: Sequence[Tensor], batch: TensorBatch, compute_key: Callable[[], CacheKey]
 ) -> tuple[GraphModule, list[Tensor]]:
-    """Take two steps in Python, then trace two; return the graph of the first one traced.
+    """Take two real steps in Python, then trace the step twice, and return the first of the two graphs.
 
     This changes the step, its module and its optimizers. Afterwards they are of no use for training, which is why it
     runs in a forked process.
@@ -59,15 +59,15 @@ def trace(
     if batch_tensors is None:
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
     trace_checks.check_optimizer_hooks(step)
-    # The check of the loss runs once per training, and may have run already. A compiled step never runs it, not even as
-    # the first step of a later training. So a step must pass the check to get into the cache.
+    # Check the loss here, even if this training has already checked its first loss.
+    # Compiled steps do not check the loss, not even in a later training that loads the step from the cache.
     step.check_again()
     random_state = torch.get_rng_state()
     drawn = trace_checks.check_repeats(
         step, lambda: step.update_left(step.compute(*inputs_of_step)[1]), state, compute_key
     )
 
-    # From here on, settings that may change are tensors, so that they become inputs of the graph and not constants.
+    # Convert settings that may change to tensors, so that they become inputs of the graph and not constants.
     values = trace_checks.settings_of_groups(step)
     setting_tensors = step.use_tensors(of_torch=True)
     settings = dict(zip(map(id, setting_tensors), values, strict=True))
@@ -75,8 +75,8 @@ def trace(
     inputs = [*state, *setting_tensors, *batch_tensors]
 
     def take_step(*tensors: Tensor) -> tuple[Tensor]:
-        # The tracer recognises tensors by identity, wherever the module and the optimizers hold them. So the state and
-        # the settings need not be passed on, and only the batch is built anew from the arguments.
+        # The tracer recognizes the tensors of the module and the optimizers by identity.
+        # So the function builds only the batch from its arguments and ignores the arguments for all other tensors.
         before = replaceable(step)
         with trace_checks.refusing_reads():
             loss, left = step.compute(*unflatten(inputs_of_step, iter(tensors[len(tensors) - len(batch_tensors) :])))
@@ -84,7 +84,7 @@ def trace(
         put_back(step, before)
         return (loss.float(),)
 
-    # torch's optimizers and this project's have a path for compilers, which they take if this flag is set.
+    # If this flag is set, optimizers of torch and of this project run the code that they have for compilers.
     with trace_checks.replaced(torch.compiler, "_is_compiling_flag", True), torch.enable_grad():
         try:
             graph = make_fx(take_step)(*inputs)
@@ -103,7 +103,7 @@ def trace(
 
 
 def _may_overflow(node: Node) -> bool:
-    """Return whether a node computes integers that may exceed the largest integer."""
+    """Return whether a node of the graph computes integers that may overflow."""
     schema, value = getattr(node.target, "_schema", None), node.meta.get("val")
     is_overflowing = schema is not None and schema.name.removesuffix("_") in _OVERFLOWING
     return is_overflowing and isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())

@@ -37,7 +37,7 @@ def duplicates(names: Iterable[str]) -> list[str]:
 
 
 def column_names(what: str, given: Sequence[str]) -> tuple[str, ...]:
-    """Return a list of column names as a tuple.
+    """Check an argument that lists column names, and return the names as a tuple.
 
     Args:
         what: Name of the argument, for messages.
@@ -59,7 +59,7 @@ def column_names(what: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def by_column(given: Any, what: str, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return an argument with one value per column as a dict.
+    """Convert an argument with one value per column to a dict by column.
 
     Args:
         given: A dict by column, a list in the order of `names`, or None for no values.

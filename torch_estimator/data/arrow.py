@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the values of an Arrow array; numbers without nulls share its memory, which is read-only.
+    """Convert an Arrow array to numpy. Numbers without nulls share the memory of the Arrow array, read-only.
 
     >>> to_numpy(pa.array([1, 2, 3])[1:])
     array([2, 3])
@@ -25,7 +25,7 @@ def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
-    """Return a one-dimensional array of numbers as an Arrow array that shares its memory.
+    """Convert a one-dimensional numpy array of numbers to an Arrow array that shares its memory.
 
     >>> from_numpy(np.array([1, 2], dtype=np.int32)).type
     DataType(int32)
@@ -37,7 +37,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return the chunks of a column as one array."""
+    """Return all chunks of a chunked Arrow column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     # If the strings take more than 2 GiB together, pyarrow returns a ChunkedArray here as well.

@@ -1,4 +1,4 @@
-"""Chunks: batches or larger groups of consecutive rows, the unit in which rows move through a pipeline.
+"""Chunks: batches or larger groups of rows. An input pipeline reads and processes a chunk at a time.
 
 Features and labels may each be one column, or a dict or tuple of columns (see `columns` for what a column is).
 """
@@ -27,7 +27,7 @@ LabelColumn = str | Mapping[str, str] | None
 
 @dataclass(slots=True)
 class Chunk:
-    """Some consecutive rows: a window of a file, or a batch.
+    """Rows of features and labels that are processed together: a batch, or a larger group of rows.
 
     Attributes:
         features: A column, or a dict or tuple of columns.
@@ -46,7 +46,7 @@ class Chunk:
     lengths: Array | None = None
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
-        """Return rows ``start:stop:step`` as views."""
+        """Return the rows ``start:stop:step`` as a chunk that shares memory with this chunk."""
         locate = self.locate
         chosen = slice(start, stop, step)
         return Chunk(
@@ -59,7 +59,7 @@ class Chunk:
         )
 
     def take(self, indices: Array) -> Chunk:
-        """Return the rows at `indices`."""
+        """Return a chunk with the rows at `indices`, in this order."""
         locate = self.locate
 
         def pick(column: Any) -> Any:
@@ -75,12 +75,12 @@ class Chunk:
         )
 
     def columns(self) -> Iterator[Any]:
-        """Yield the columns of features and labels."""
+        """Yield every column of the features, then every column of the labels."""
         yield from tree.leaves(self.features)
         yield from tree.leaves(self.labels)
 
     def with_columns(self, features: Any, labels: Any) -> Chunk:
-        """Return a chunk of the same rows with other columns."""
+        """Return a chunk of the same rows, with the given columns as features and labels."""
         return Chunk(features, labels, self.rows, self.locate, self.label_column, self.lengths)
 
     def error(self, error: RowError) -> DataError:
@@ -121,7 +121,7 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
-    """Make a chunk of features and labels: arrays, tensors or lists, alone or in dicts or tuples.
+    """Make a chunk from a user's features and labels: arrays, tensors or lists, alone or in dicts or tuples.
 
     Args:
         features: Features that a user's function or iterable returned.
@@ -141,7 +141,7 @@ def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
 
 
 def as_columns(value: Any, name: str | None = None, *, lists: bool = False) -> Any:
-    """Convert every array in a user's features or labels to a column; see `columns.as_column`.
+    """Convert every array in a user's features or labels to a column, with `columns.as_column`.
 
     A list is one column here, not a structure of several.
     """
@@ -171,7 +171,7 @@ def count_rows(features: Any, labels: Any) -> int:
 
 
 def as_pair(value: Any) -> tuple[Any, Any]:
-    """Split data into features and labels: a tuple or list of two is a pair, anything else is features.
+    """Split data into features and labels. A tuple or list must be such a pair; anything else is features only.
 
     Raises:
         InvalidValueError: A tuple or list does not have two elements.
@@ -186,8 +186,8 @@ def as_pair(value: Any) -> tuple[Any, Any]:
 
 
 def _sliced(structure: Any, rows: slice) -> Any:
-    # Every batch is cut here. A call per column would take longer than the slicing, so the common cases, one array
-    # and a flat dict of arrays, are written out.
+    # This runs for every batch, and a function call per column would take longer than the slicing. So the common
+    # structures, one array and a flat dict of arrays, are sliced without calls.
     if isinstance(structure, np.ndarray):
         return structure[rows]
     if type(structure) is dict:

@@ -1,4 +1,4 @@
-"""Columns of Python objects that Arrow cannot convert: convert them here, or find the value that is wrong."""
+"""Conversion of columns of Python objects that Arrow refuses, with errors that name the wrong value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from torch_estimator.errors import RowError
 
 _MAX_SHOWN = 40
-# Matches 19 digits of an integer. The decimals of a float do not match, because a digit or a point precedes them.
+# This matches an integer of 19 or more digits. Digits after a decimal point do not match.
 _MANY_DIGITS = re.compile(rb"(?<![\d.])\d{19}")
 
 BY_TYPE = "give strings, floats or a numpy array of uint64"
@@ -20,7 +20,7 @@ BY_TYPE = "give strings, floats or a numpy array of uint64"
 
 
 def convert_objects(values: Sequence[Any], name: str | None, *, otherwise: Any = None) -> Any:
-    """Return values as an array of numbers or as a list of `str`.
+    """Convert the objects of one column to an array of numbers or a list of `str`.
 
     Args:
         values: Values of one column.
@@ -43,7 +43,7 @@ def convert_objects(values: Sequence[Any], name: str | None, *, otherwise: Any =
 
 
 def unequal_rows_problem(value: Any) -> str | None:
-    """Return a message about a list of lists of unequal lengths; None for any other value."""
+    """Return an error message if `value` is a list whose rows have unequal lengths; else return None."""
     if not isinstance(value, list | tuple):
         return None
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in value]
@@ -55,7 +55,7 @@ def unequal_rows_problem(value: Any) -> str | None:
 
 
 def check_integers(rows: Sequence[Any], name: str | None, cure: str = BY_TYPE) -> None:
-    """Check that int64 can hold every number of a column of integers. Otherwise the column would become floats.
+    """Check that int64 can hold every value of a column of integers. Otherwise the column would become floats.
 
     Args:
         rows: The rows of the column, each a value or a list of values.
@@ -75,7 +75,7 @@ def check_integers(rows: Sequence[Any], name: str | None, cure: str = BY_TYPE) -
 
 
 def has_large_integers(text: bytes) -> bool:
-    """Return whether a text may contain integers that int64 cannot hold. False spares a slower test."""
+    """Return whether a text may contain integers that int64 cannot hold. A caller can then run an exact test."""
     return _MANY_DIGITS.search(text) is not None
 
 

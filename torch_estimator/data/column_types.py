@@ -18,7 +18,7 @@ _FIRST = {float: "float32", int: "int64", str: "string", bool: "bool_", bytes: "
 
 
 def as_arrow_type(given: Any, column: str) -> pa.DataType:
-    """Return the Arrow type for a name, a Python type, or a numpy, torch or Arrow type.
+    """Convert the name of a type, a Python type, or a numpy, torch or Arrow type to an Arrow type.
 
     Args:
         given: The type.
@@ -52,7 +52,7 @@ DEFAULT = b"default"
 
 
 def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
-    """Return the defaults in the metadata of a schema's fields, by column.
+    """Return, by column, the default values that an Arrow schema holds in the metadata of its fields.
 
     Columns of lists are left out, since a missing list always becomes an empty one.
     """
@@ -68,13 +68,13 @@ MISSING = b"missing"
 
 
 def schema_missing(schema: pa.Schema | None) -> dict[str, int]:
-    """Return, by column, the integers that replace missing ones without a default, from a schema's metadata."""
+    """Return, by column, the integer that replaces missing integers, from the metadata of a schema's fields."""
     metadata = {field.name: field.metadata or {} for field in schema or ()}
     return {name: json.loads(known[MISSING]) for name, known in metadata.items() if MISSING in known}
 
 
 def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the types in a schema by column, with strings as dictionary-encoded strings.
+    """Return the type of every column of a schema. Strings get the type of dictionary-encoded strings.
 
     Raises:
         InvalidTypeError: The argument is not a schema, or has a type that cannot be read.
@@ -93,13 +93,13 @@ def _schema_type(kind: pa.DataType, column: str) -> pa.DataType:
     if not is_list_type(kind):
         return as_arrow_type(kind, column)
     value_type = as_arrow_type(kind.value_type, column)
-    # Read strings in lists as plain strings, because only columns of single strings are dictionary encoded.
+    # Strings in lists are read as plain strings, because only columns of single strings are dictionary encoded.
     value_type = pa.string() if value_type == STRINGS else value_type
     return pa.list_(value_type, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
 
 
 def type_of_default(value: Any) -> pa.DataType | None:
-    """Return the type of a column with a default; None if there is no default."""
+    """Return the Arrow type of a default value; None if the default is None or has an unusable type."""
     name = _FIRST.get(type(value))
     if name is None and isinstance(value, np.generic):
         return pa.from_numpy_dtype(value.dtype)
@@ -107,7 +107,7 @@ def type_of_default(value: Any) -> pa.DataType | None:
 
 
 def inferred(kind: pa.DataType) -> pa.DataType:
-    """Return the type to read a column as, given the type that Arrow inferred: int64, float32, bool or strings."""
+    """Return int64, float32, bool or strings as the type of a column, given the type that Arrow inferred."""
     if pa.types.is_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -116,7 +116,7 @@ def inferred(kind: pa.DataType) -> pa.DataType:
 
 
 def as_column_type(kind: Any, column: str) -> pa.DataType:
-    """Return the Arrow type that a user gave for a column, which may also be a type of lists.
+    """Convert the type that a user gave for a column to an Arrow type. A list type is allowed.
 
     Args:
         kind: The type, in any form that `as_arrow_type` takes.
@@ -131,7 +131,7 @@ def as_column_type(kind: Any, column: str) -> pa.DataType:
 
 
 def check_default(value: Any, column: str) -> Any:
-    """Check a default and return it.
+    """Check that the default of a column is a number, a string or None, and return the default.
 
     Raises:
         InvalidTypeError: The default is neither a number nor a string.

@@ -1,4 +1,4 @@
-"""Columns: the form in which raw data moves through a pipeline.
+"""Columns: the numpy or Arrow arrays that hold raw data in an input pipeline.
 
 A column of numbers is a numpy array of shape ``[rows, ...]``. A column of strings is an Arrow array, often dictionary
 encoded, so that work is done once per distinct string. A column of lists that may differ in length is an Arrow array of
@@ -25,11 +25,11 @@ Column: TypeAlias = "Array | pa.Array"
 Columns: TypeAlias = dict[str, Column]
 
 STRINGS = pa.dictionary(pa.int32(), pa.string())
-"""The Arrow type that strings are read as."""
+"""The Arrow type for columns of strings."""
 
 
 def to_numpy(column: Column) -> Array:
-    """Return a column as a numpy array, with strings as objects of type `str` and lists padded.
+    """Convert a column to a numpy array. Strings become `str` objects, and lists are padded.
 
     >>> to_numpy(pa.array(["a", "b", "a"]).dictionary_encode())
     array(['a', 'b', 'a'], dtype=object)
@@ -45,7 +45,7 @@ def to_numpy(column: Column) -> Array:
 
 
 def as_column(value: Any, name: str | None = None, *, lists: bool = False, incomplete: bool = False) -> Column:
-    """Return an array (numpy, torch, Arrow, pandas or a list) as a column, sharing memory if possible.
+    """Convert an array (numpy, torch, Arrow, pandas or a list) to a column that shares its memory if possible.
 
     Args:
         value: The values, rows first.
@@ -60,7 +60,7 @@ def as_column(value: Any, name: str | None = None, *, lists: bool = False, incom
         RowError: A number is missing or masked, or an integer is too large.
     """
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
-        # Convert through Arrow, because to_numpy of pandas would make floats of nullable integers and NaN of nulls.
+        # Convert through Arrow, because pandas would turn nullable integers into floats, with NaN for missing values.
         value = pa.array(value, from_pandas=True)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
@@ -80,7 +80,7 @@ def is_incomplete(column: Column) -> bool:
 
 
 def from_objects(array: Array, name: str | None = None, *, convert: bool = False, incomplete: bool = False) -> Column:
-    """Return an array of objects as a column of strings, numbers or lists; other objects are returned unchanged.
+    """Convert an array of objects to a column of strings, numbers or lists. Return other objects unchanged.
 
     Args:
         array: Objects, strings or bytes.
@@ -110,7 +110,7 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
 
 
 def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None, missing: int | None = None) -> Column:
-    """Return an Arrow array as a column: strings and lists as Arrow arrays, everything else as numpy.
+    """Convert an Arrow array to a column. Strings and lists stay Arrow arrays; numbers become numpy arrays.
 
     Args:
         array: Strings, numbers, booleans, dates (which become strings), or lists of numbers or strings.
@@ -148,7 +148,7 @@ def is_strings(column: Column) -> bool:
 
 
 def take(column: Column, indices: Array) -> Column:
-    """Return the rows of a column at `indices`."""
+    """Return a column with the rows at `indices`, in this order."""
     if isinstance(column, np.ndarray):
         return column.take(indices, axis=0)
     return column.take(arrow.from_numpy(indices))
@@ -216,13 +216,13 @@ def _as_array(value: Any, name: str | None) -> Array:
         problem = unequal_rows_problem(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
     if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
-        # Check the list for integers, because numpy makes floats of integers if no integer type can hold all of them.
+        # numpy makes floats of integers that no integer type can hold. Raise an error if the list has such integers.
         check_integers(value, name)
     return array
 
 
 def _ragged(value: Any) -> pa.Array | None:
-    """Return a Python list of lists of unequal lengths as Arrow lists; None for any other value."""
+    """Convert a Python list of lists of unequal lengths to an Arrow array. Return None for any other value."""
     if unequal_rows_problem(value) is None or not all(isinstance(row, list | tuple) for row in value):
         return None
     try:
@@ -251,7 +251,7 @@ def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryAr
         elif array.type != STRINGS:
             array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
     except pa.ArrowInvalid:
-        # Convert the values one by one, so that the error names the value that is not UTF-8.
+        # A value is not UTF-8. Convert the values one by one, so that the error names this value.
         return pa.array(convert_objects(array.to_pylist(), name), pa.string()).dictionary_encode()
     if array.null_count:
         values = [*array.dictionary.to_pylist(), default]

@@ -33,7 +33,7 @@ from torch_estimator.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Rows of features and labels, which operations turn into batches.
+    """Input pipeline: a source of rows (features and labels), and operations such as shuffle and batch.
 
     Every method returns a new Dataset. Nothing is read before iterating.
 
@@ -128,7 +128,7 @@ class Dataset:
         defaults: Mapping[str, Any] | None = None,
         label: LabelColumns | None = None,
     ) -> Dataset:
-        """Read Parquet files. If the Dataset is shuffled, whole row groups are read, a random selection at a time.
+        """Read Parquet files. If the rows are shuffled, whole row groups are read in random order.
 
         Args:
             files: A path, glob or fsspec URL, or several.
@@ -198,7 +198,7 @@ class Dataset:
 
     @classmethod
     def from_arrays(cls, features: Any, labels: Any = None) -> Dataset:
-        """Use arrays in memory, without copying them if possible.
+        """Read rows from arrays in memory. The arrays are copied only if their format requires it.
 
         A missing integer in a dict of columns is allowed if only categorical columns of the model read that column. As
         in files, a missing integer has no id.
@@ -219,7 +219,7 @@ class Dataset:
 
     @classmethod
     def from_pandas(cls, frame: Any, label: Any = None) -> Dataset:
-        """Use a pandas DataFrame; its index is dropped.
+        """Read rows from a pandas DataFrame. The index of the DataFrame is not read.
 
         Args:
             frame: The features.
@@ -238,7 +238,7 @@ class Dataset:
 
     @classmethod
     def from_iterable(cls, iterable: Iterable[Any] | Callable[[], Iterable[Any]]) -> Dataset:
-        """Use batches that a Python object yields: features, or pairs (features, labels).
+        """Read batches that a Python iterable yields: features, or pairs (features, labels).
 
         A resumed run skips the batches that were used, so the iterable must yield the same batches again. A DataLoader
         does so, even with ``shuffle=True`` or with its own generator. If the iterable draws random numbers from numpy
@@ -256,7 +256,7 @@ class Dataset:
 
     @classmethod
     def from_source(cls, source: Source, label: LabelColumns | None = None) -> Dataset:
-        """Use any other source of rows.
+        """Read rows from a source that the user has written.
 
         Args:
             source: Object with a method ``open(request)`` that returns a `Reader`; see `torch_estimator.data.Source`.
@@ -285,7 +285,7 @@ class Dataset:
         return self._then(label)
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
-        """Shuffle rows, in a new order for every epoch of a `repeat` that follows.
+        """Shuffle rows. If `repeat` follows, every epoch has another order.
 
         Args:
             buffer: Minimum number of rows to shuffle at once; 1 does not shuffle. Other numbers below about 65,536 are
@@ -317,7 +317,7 @@ class Dataset:
         return self._then(Repeat(count=None if count == -1 else _int(count)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
-        """Keep every ``num_shards``-th row, beginning with row `index`; after `batch`, batches instead of rows.
+        """Keep every ``num_shards``-th row, from row `index` on. After `batch`, keep every ``num_shards``-th batch.
 
         >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3, 4]}).shard(2, 1).batch(2)]
         [[2, 4]]
@@ -325,7 +325,7 @@ class Dataset:
         return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
 
     def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
-        """Make batches of `size` rows; the last may be smaller unless `drop_remainder`.
+        """Make batches of `size` rows. If `drop_remainder` is true, a smaller last batch is dropped.
 
         Lists that differ in length are padded with zeros (or '') to the longest of the batch; see `padded_batch`.
         A second `batch` cuts the same rows into batches of another size; tf.data would make batches of batches.
@@ -333,7 +333,7 @@ class Dataset:
         return replace(self._then(Batching(size=_int(size), drop_remainder=drop_remainder)), _batched=True)
 
     def padded_batch(self, size: int, padding_values: Any = None, drop_remainder: bool = False) -> Dataset:
-        """Make batches as `batch` does, and add the lengths of each column's lists as ``<column>_length``.
+        """Make batches, pad their lists to one length, and add the original lengths as ``<column>_length``.
 
         Args:
             size: Rows of a batch.
@@ -361,7 +361,7 @@ class Dataset:
         pad_to_bucket_boundary: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Make batches of rows with lists of similar length, as tf.data does.
+        """Make batches of rows whose lists have similar lengths, as tf.data does.
 
         Such batches need less padding, and batches of short lists may have more rows. Batches are returned in the order
         in which they become full, with rows in the order of the data. Remaining rows follow at the end, bucket by
@@ -400,7 +400,7 @@ class Dataset:
         return replace(self._then(buckets), _batched=True)
 
     def map(self, fn: Callable[..., Any]) -> Dataset:
-        """Apply a function to every batch, or, before `batch`, to many rows at once.
+        """Apply a function to every batch. If `map` comes before `batch`, the function gets many rows at once.
 
         Args:
             fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
@@ -416,7 +416,7 @@ class Dataset:
         return self._then(Map(function=fn, of_batches=self._batched))
 
     def cache(self, filename: str | os.PathLike[str] | None = None) -> Dataset:
-        """Keep the rows or batches of the preceding operations in the first epoch, and reuse them in later epochs.
+        """Store the results of the preceding operations in the first epoch, and reuse them in later epochs.
 
         With a cache before `shuffle`, every epoch has a new order; with a cache after `shuffle`, all epochs have the
         same order. Random choices in a `map` before the cache are made once.
@@ -435,7 +435,7 @@ class Dataset:
         return self._then(Cache(path=None if filename is None else os.fspath(filename)))
 
     def class_weight(self, weights: Mapping[Any, float], weight_column: str = "weight") -> Dataset:
-        """Add a column of example weights by label, for a head with this `weight_column`.
+        """Add a column with the weight of each row's label, for a head that reads this `weight_column`.
 
         A column of weights that exists already is multiplied. Labels that are not in `weights` have the weight 1, so
         ``class_weight({})`` adds the column that the head needs to data for evaluation.
@@ -451,11 +451,15 @@ class Dataset:
         return self._then(ClassWeight(weights=weights, column=weight_column))
 
     def prefetch(self, n: int) -> Dataset:
-        """Read `n` batches ahead in a thread, or two blocks of consecutive batches if that is cheaper."""
+        """Read batches ahead in a thread, while the model computes. With ``n=0``, no batches are read ahead.
+
+        `n` batches are read ahead if a user's function or iterable makes them, else two blocks of consecutive batches.
+        A torch DataLoader is not read ahead; use its ``num_workers``.
+        """
         return self._then(Prefetch(count=_int(n)))
 
     def skip(self, rows: int) -> Dataset:
-        """Leave out the first `rows` rows; after `batch`, batches instead of rows.
+        """Leave out the first `rows` rows. After `batch`, leave out the first `rows` batches.
 
         >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
         [[2, 3]]
@@ -463,7 +467,7 @@ class Dataset:
         return self._then(Skip(count=_int(rows), of_batches=self._batched))
 
     def take(self, rows: int) -> Dataset:
-        """End after `rows` rows; after `batch`, batches instead of rows.
+        """Keep only the first `rows` rows. After `batch`, keep only the first `rows` batches.
 
         >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
         [[1]]
@@ -471,7 +475,7 @@ class Dataset:
         return self._then(Take(count=_int(rows), of_batches=self._batched))
 
     def divided(self, parts: int, index: int) -> Dataset:
-        """Return a Dataset of every ``parts``-th batch, beginning with batch `index`.
+        """Return a Dataset with every ``parts``-th batch, from batch `index` on, to share batches among processes.
 
         A `shard` is inserted before the trailing operations that work on single batches, so that these see only the
         batches that are kept. A Dataset without batches is returned unchanged.
@@ -492,7 +496,7 @@ class Dataset:
     def iterator(
         self, transform: Transform | None = None, convert: Callable[[Batch], Any] | None = None
     ) -> DatasetIterator:
-        """Return an iterator whose position can be saved and restored.
+        """Return an iterator over the batches. Its position can be saved and restored.
 
         Args:
             transform: A model's preprocessing of raw columns. Without one, batches hold raw columns: numpy arrays, and
@@ -519,7 +523,7 @@ class Dataset:
         return make_iterator(self._source, self._operations, transform, convert)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield (features, labels), or features if there are no labels: numpy arrays, with strings as objects."""
+        """Yield batches as numpy arrays: pairs (features, labels), or only features if there are no labels."""
         with self.iterator(AS_NUMPY) as batches:
             for features, labels in batches:
                 yield features if labels is None else (features, labels)
@@ -532,7 +536,7 @@ class Dataset:
 
 
 def _int(value: Any) -> Any:
-    """Return an integer of numpy as an `int`, because positions are saved as JSON; anything else unchanged."""
+    """Convert a numpy integer to `int`, which JSON can represent. Return any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -541,10 +545,10 @@ def _is_for_each_batch(operation: Operation) -> bool:
 
 
 def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:
-    """Return whether the argument `label` of `from_pandas` names columns; otherwise it holds the labels themselves."""
+    """Return whether the argument `label` of `from_pandas` holds names of columns instead of the labels."""
     if isinstance(label, Mapping):
         return all(isinstance(name, str) for name in label.values())
-    # Take a list of strings as names only if all of them are columns, because it may also hold the labels.
+    # A list of strings may hold names or labels. Take it as names only if every string is the name of a column.
     return isinstance(label, str) or (
         isinstance(label, list | tuple) and all(isinstance(name, str) and name in columns for name in label)
     )

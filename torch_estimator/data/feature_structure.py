@@ -1,4 +1,4 @@
-"""Descriptions of the features that a module reads: dtypes and shapes of a tensor, or of a dict or tuple of tensors.
+"""Descriptions of the features of a torch module: dtypes and shapes of a tensor, or of a dict or tuple of tensors.
 
 Checkpoints store the descriptions as JSON. ``{"dtype": "float32", "shape": [3]}`` describes a tensor of shape ``[N,
 3]``; ``{"dict": {name: …}}`` and ``{"tuple": […]}`` describe several tensors.
@@ -19,7 +19,7 @@ WHOLE = "features"
 
 
 def describe(features: Any) -> Structure:
-    """Return the description of a batch of features. An array that is not a tensor is described as strings."""
+    """Return the dtypes and shapes of a batch of features. An array that is not a tensor counts as strings."""
     if isinstance(features, Mapping):
         return {"dict": {str(key): describe(value) for key, value in features.items()}}
     if isinstance(features, tuple | list):
@@ -30,7 +30,7 @@ def describe(features: Any) -> Structure:
 
 
 def leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Leaf]]:
-    """Yield the name and the description of every tensor.
+    """Yield the name and the description (dtype and shape) of every tensor in `structure`.
 
     The name consists of keys, joined by ``/``, and of positions in tuples, joined by ``_``.
 
@@ -48,7 +48,7 @@ def leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Leaf]]:
 
 
 def assemble(structure: Structure, find: Callable[[str, Leaf], Any], name: str = "") -> Any:
-    """Build features of the described structure.
+    """Build features that have the described structure, from the tensors that `find` returns.
 
     Args:
         structure: The description.

@@ -1,4 +1,4 @@
-"""Iterating over the batches of a Dataset, with a position that can be saved.
+"""`DatasetIterator`: iteration over the batches of a Dataset, with a position that can be saved.
 
 Consecutive batches of equal length often lie in one piece of memory, because they are slices of the same chunk. The
 iterator reads such a block at once, converts it at once, and cuts it into batches when they are requested. This takes
@@ -29,13 +29,13 @@ class Batch(NamedTuple):
 
 
 class DatasetIterator:
-    """Batches of a Dataset, one after the other; see `Dataset.iterator`.
+    """Iterator over the batches of a Dataset, made by `Dataset.iterator`. Its position can be saved.
 
     Close the iterator, or use it as a context manager, to end its thread (if it prefetches) and free its memory.
 
     Args:
         stream: Stream of batches.
-        signature: What must be unchanged for a saved position to stay valid.
+        signature: Description of the data and operations. It must be equal when a saved position is restored.
         convert: Applied to every `Batch`; None leaves batches as they are.
         prefetch: Whether to read and convert in a thread.
     """
@@ -69,7 +69,7 @@ class DatasetIterator:
         return batch
 
     def next_together(self, rows: int, count: int) -> tuple[Any, int]:
-        """Return several of the next batches as one, if they have the same length and joining them takes no copy.
+        """Return several consecutive batches as one, if they have equal length and joining them needs no copy.
 
         Args:
             rows: Maximum number of rows in total. The first batch is returned even if it has more.
@@ -86,9 +86,10 @@ class DatasetIterator:
         return batch, together
 
     def next_in_block(self, count: int) -> tuple[Any, int, int, int]:
-        """Return several of the next batches as a range of the block in which they lie.
+        """Return the block that holds the next batches, and the range of these batches in the block.
 
-        The block stays the same object for many calls, so that a caller may keep results computed from the block.
+        A block is many batches as one. It stays the same object for many calls, so that a caller may keep results
+        computed from the block.
 
         Args:
             count: Maximum number of batches.
@@ -105,11 +106,11 @@ class DatasetIterator:
         return block.whole, block.count, first, self._used - first
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last batch that was returned: a small dict of JSON's types."""
+        """Return the position after the last batch returned: a small dict of values that JSON can represent."""
         return {"signature": self._signature, "position": self._own_position()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go to a position that `state` returned, so that the batches after that position are returned again.
+        """Go to a saved position, so that the next batch is the first batch after this position.
 
         Args:
             state: The position, of this iterator or of one of an equal Dataset.
@@ -127,7 +128,7 @@ class DatasetIterator:
         self._position = state["position"]
 
     def close(self) -> None:
-        """End the thread and free the memory. May be called twice."""
+        """End the prefetch thread, if there is one, and free the memory. May be called twice."""
         self._stop()
         self._stream.close()
 
@@ -140,8 +141,8 @@ class DatasetIterator:
         self.close()
 
     def _current_block(self) -> _Block | None:
-        """Return the block of the next batch; None at the end."""
-        # Stop cutting blocks into batches in advance, because this caller takes batches by blocks.
+        """Return the block that holds the next batch, or None at the end of the data."""
+        # This caller takes many batches at once, so stop cutting blocks into single batches in advance.
         self._read.cut = False
         block = self._block
         if block is None or self._used == block.count:
@@ -153,7 +154,7 @@ class DatasetIterator:
 
     def _next_block(self) -> _Block:
         self._position = self._own_position()
-        # Free the memory of the used block while waiting for the next one.
+        # Drop the used block now, so that its memory is free while the next block is read.
         self._block = None
         block, after = self._take()
         if block is None:
@@ -173,7 +174,7 @@ class DatasetIterator:
                 self._thread = PrefetchThread(self._read, _BLOCKS_AHEAD)
             return self._thread.take()
         except StopIteration as error:
-            # Convert the error, because a StopIteration of a user's function would silently end a loop over batches.
+            # A StopIteration from a user's function would silently end a loop over batches, so convert the error.
             raise DataError(
                 f"{_raised_at(error)} raised StopIteration in a function of the input; catch it there, or give next() "
                 "a second argument."
@@ -186,10 +187,10 @@ class DatasetIterator:
 
 
 class _Block:
-    """Consecutive batches in one piece of memory.
+    """Consecutive batches of equal length in one piece of memory.
 
     Args:
-        whole: Their rows, as one `Batch` or what `convert` made of it.
+        whole: The rows of all batches, as one `Batch` or what `convert` made of this batch.
         count: Number of batches, all of the same length.
         position: Returns the position after a number of these batches, from 1.
     """
@@ -201,15 +202,15 @@ class _Block:
         self._batches: Sequence[Any] | None = None
 
     def cut(self) -> None:
-        """Cut the block into all its batches at once, which takes less time than one by one."""
+        """Cut the block into all its batches at once. This is faster than one batch at a time."""
         self._batches = [self.whole] if self.count == 1 else tree.split_rows(self.whole, self.count)
 
     def batch(self, number: int) -> Any:
-        """Return one of the batches."""
+        """Return the batch with the index `number` in this block, from 0."""
         return self.together(number, 0, 1)[0] if self._batches is None else self._batches[number]
 
     def together(self, first: int, rows: int, count: int) -> tuple[Any, int]:
-        """Return the batches from number `first` on as one; see `DatasetIterator.next_together`."""
+        """Return the batches from number `first` on as one, and their number, within the limits `rows` and `count`."""
         size = _rows(self.whole) // self.count
         several = max(1, min(count, rows // size, self.count - first))
         if several == self.count:
@@ -218,7 +219,7 @@ class _Block:
 
 
 class _BlockReader:
-    """Reads the blocks of a stream. The thread that prefetches calls it, so it must not refer to the iterator.
+    """Callable that returns a stream's next block. A thread may call it, so it holds no reference to the iterator.
 
     Args:
         stream: Stream of batches.
@@ -234,7 +235,7 @@ class _BlockReader:
         self.cut = True
 
     def __call__(self) -> tuple[_Block | None, State]:
-        """Return the next block, None at the end, and the position after it."""
+        """Return the next block, or None at the end, and the position after the block."""
         chunk, count = self._stream.next_block(2**62, _MAX_BATCHES)
         after = self._stream.state()
         if chunk is None:

@@ -20,7 +20,7 @@ LabelColumns = str | Sequence[str] | Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """Moves one or several columns from the features to the labels.
+    """Operation that moves columns from the features to the labels, and can map their values to numbers.
 
     Attributes:
         column: Name of the column. Several columns (a list of names, or a dict from names of labels to columns) make a
@@ -50,14 +50,14 @@ class Label:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The label columns, each listed once."""
+        """Names of the columns that hold labels, without duplicates."""
         if isinstance(self.column, Mapping):
             return tuple(dict.fromkeys(self.column.values()))
         return (str(self.column),)
 
     @property
     def label_column(self) -> LabelColumn:
-        """The column or columns, in the form of `Chunk.label_column`."""
+        """Name of the label column, or a dict from label to column, as `Chunk.label_column` expects."""
         return self.column if isinstance(self.column, str) else dict(self._by_label())
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Label:
         return f"column {names}" if len(self.columns) == 1 else f"columns {names}"
 
     def select(self, columns: Mapping[str, Column]) -> Any:
-        """Select the labels from some columns: return a column of mapped values, or a dict of such columns.
+        """Return the labels: a column of mapped values, or a dict of such columns if there are several labels.
 
         Raises:
             RowError: A value is not in the mapping.
@@ -76,7 +76,7 @@ class Label:
         return {name: _mapped(columns[column], mappings.get(name), column) for name, column in self._by_label().items()}
 
     def without(self, columns: Mapping[str, Column]) -> dict[str, Column]:
-        """Return the columns that are not labels."""
+        """Return a copy of `columns` without the label columns."""
         return {name: column for name, column in columns.items() if name not in self.columns}
 
     def extract(self, chunk: Chunk) -> Chunk:
@@ -94,7 +94,7 @@ class Label:
         return labelled
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream` with labels."""
+        """Return a stream of the chunks of `upstream` with the label columns moved to the labels."""
         return ChunkMapStream(self.extract, upstream)
 
     def signature(self) -> str:
@@ -123,7 +123,7 @@ class Label:
 
 
 def label_columns(label: LabelColumns | None) -> tuple[str, ...]:
-    """Return the columns that the argument `label` of a Dataset's method names; an empty tuple for None."""
+    """Return the column names in the argument `label` of a `Dataset` method; an empty tuple for None."""
     return () if label is None else Label(column=label).columns
 
 
@@ -134,10 +134,10 @@ def _as_label(column: Column, name: str) -> Column:
 
 
 def _mapped(column: Column, mapping: Mapping[Any, float] | None, name: str) -> Column:
-    """Map the values of a column to numbers."""
+    """Map the values of a label column to numbers. Without a mapping, return the column unchanged."""
     if mapping is None:
         return column
-    # Look up only the distinct values, because each look-up runs in Python.
+    # Each look-up in the mapping runs in Python, so look up only the distinct values.
     if isinstance(column, np.ndarray):
         distinct, indices = np.unique(column, return_inverse=True)
         values = distinct.tolist()

@@ -1,4 +1,4 @@
-"""Columns of lists: Arrow lists of any length, which batching pads to arrays."""
+"""Columns of lists of any length: conversion to and from Arrow arrays, and padding to numpy arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def is_list_type(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a type of lists, of fixed length or not."""
+    """Return whether an Arrow type is a list type, with fixed or variable length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -28,7 +28,7 @@ def is_lists(column: Any) -> bool:
 
 
 def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str | None) -> Any:
-    """Return an Arrow array of lists as a column; missing lists become empty.
+    """Convert an Arrow array of lists to a column. Missing lists become empty lists.
 
     Args:
         array: Lists of numbers or of strings.
@@ -46,7 +46,7 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
     lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if pa.types.is_null(array.type.value_type) and not offsets[-1]:
-        # Use Arrow's null type for the values: all lists are empty, so the type of their values is unknown.
+        # All lists are empty, so the type of their values is unknown. Use Arrow's null type for it.
         return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), pa.nulls(0))
     try:
         values = convert(array.flatten())
@@ -85,7 +85,7 @@ def list_lengths(column: pa.ListArray) -> Array:
 
 
 def as_lists(column: Any) -> Any:
-    """Convert a column with one or several values per row to lists.
+    """Convert a column with one or several values per row to a column of lists.
 
     A single value becomes a list of one value, and an array ``[rows, length]`` becomes lists of that length. Other
     columns are returned unchanged.
@@ -107,7 +107,7 @@ def as_lists(column: Any) -> Any:
 
 
 def _of_objects(values: Array) -> pa.Array | None:
-    """Return objects as an Arrow array of numbers or of strings, with missing strings empty; None for other objects."""
+    """Convert objects to an Arrow array of numbers or strings, with '' if missing. Return None for other objects."""
     try:
         array = pa.array(values if values.dtype.kind == "O" else values.astype(object), from_pandas=True)
         if pa.types.is_binary(array.type):
@@ -120,7 +120,7 @@ def _of_objects(values: Array) -> pa.Array | None:
 
 
 def as_matrix(column: pa.ListArray, name: str | None) -> Array:
-    """Return lists that all have the same length as an array ``[rows, length]``, with strings as objects.
+    """Convert lists of equal length to a numpy array ``[rows, length]``. Strings become `str` objects.
 
     Args:
         column: The lists.
@@ -140,7 +140,7 @@ def as_matrix(column: pa.ListArray, name: str | None) -> Array:
 
 
 def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None) -> Array:
-    """Return lists as an array ``[rows, length]``, with short lists padded at the end.
+    """Convert lists to a numpy array ``[rows, length]``. Short lists are padded at the end.
 
     Args:
         column: The lists.

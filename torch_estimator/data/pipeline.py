@@ -1,4 +1,4 @@
-"""Pipelines: the streams that perform the operations of a Dataset on its source."""
+"""Pipelines: building the iterator that reads a Dataset's source and applies the operations of the Dataset."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _CACHE_FORMAT = 1
 
 
 class Operation(Protocol):
-    """One step of a Dataset."""
+    """Protocol of a Dataset's operations, such as shuffle and batch. An operation holds its settings."""
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return the stream that applies the operation to `upstream`."""
+        """Return a stream that applies this operation to the rows or batches of the stream `upstream`."""
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid, or an empty string."""
+        """Return, as text, the settings that must be unchanged when a saved position is restored."""
 
 
 def make_iterator(
@@ -44,7 +44,7 @@ def make_iterator(
     transform: Transform | None,
     convert: Callable[[Batch], Any] | None = None,
 ) -> DatasetIterator:
-    """Return an iterator over the batches that the operations, applied in order, make of the source's rows.
+    """Return an iterator over the batches that result from applying the operations, in order, to the source's rows.
 
     The transform is applied to whole windows and as early as possible, which is faster than batch by batch. This is
     correct because the transform treats rows independently. Only operations that need raw columns, which are a map and
@@ -60,10 +60,10 @@ def make_iterator(
 
 
 class _Pipeline:
-    """Builds the streams of a Dataset.
+    """Builder of a Dataset's streams. The first stream reads the source; each operation adds a further stream.
 
-    Labels and class weights that come before any map are applied once per window, right after it was read. Their order
-    relative to shuffling or batching does not matter, because they treat rows independently.
+    Label and class weight operations that come before any map are applied to whole windows, right after reading. Their
+    order relative to shuffling or batching does not matter, because they treat rows independently.
 
     Attributes:
         prefetch: Whether the iterator, instead of a stream, reads ahead in a thread. The iterator passes on many
@@ -80,19 +80,18 @@ class _Pipeline:
         self._weights = [one for one in early if isinstance(one, ClassWeight)]
         kept = [one for one in operations if not any(one is other for other in early)]
         self._operations = [_pad_like_missing(one, transform) for one in kept]
-        # `_late` is whether the transform is applied after one of the operations, instead of right after reading.
+        # `_late` is true if an operation needs raw columns, so that the transform cannot run right after reading.
         self._late = any(map(_needs_raw_columns, self._operations))
         self.prefetch = False
         self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
 
     def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
-        """Return the stream over batches that a user's iterable yields, and the signature of the source."""
+        """Return a stream of a user's batches, and the source's signature, which saved positions include."""
         operations = self._operations
         elements = source.stream(own_random=any(isinstance(one, Cache | Shard) for one in self._given))
         if elements.from_loader:
-            # Do not prefetch a DataLoader, which draws from torch's global generator. If a thread did this while a
-            # model draws from the same generator, the results of both would depend on timing. A DataLoader can
-            # prefetch by itself (num_workers).
+            # Do not read a DataLoader in a thread. The DataLoader and the model both draw from torch's global random
+            # generator, so their random numbers would depend on timing. `num_workers` is the safe alternative.
             operations = [operation for operation in operations if not isinstance(operation, Prefetch)]
         stream: Stream = elements
         for label in self._labels:
@@ -102,7 +101,7 @@ class _Pipeline:
         return PadStream(self._append(stream, operations, signature, None)), signature
 
     def over_rows(self, source: Source) -> tuple[Stream, Signature]:
-        """Return the stream over the rows of files or arrays, and the signature of the source."""
+        """Return a stream of rows of files or arrays, and the source's signature, which saved positions include."""
         operations = self._without_prefetch(self._operations)
         shuffle = operations.pop(0) if operations and isinstance(operations[0], Shuffle) else None
         assert shuffle is None or isinstance(shuffle, Shuffle)
@@ -114,7 +113,7 @@ class _Pipeline:
         windows = WindowStream(
             reader,
             shuffling=shuffle.shuffling() if shuffle is not None and shuffled else None,
-            # If there is a shard, prepare rows after it, since rows of other shards need not be prepared.
+            # With shards, prepare rows after sharding. The rows of other shards are then never prepared.
             prepare=self._prepare if not shards else None,
         )
         stream: Stream = windows
@@ -122,8 +121,8 @@ class _Pipeline:
             stream = shard.stream(stream)
         if shards:
             stream = ChunkMapStream(self._prepare, stream)
-        # Include the number of ranges and windows, because a position counts windows, and the way in which a source is
-        # cut into windows may depend on the columns that are read.
+        # A saved position holds a window number, so it is valid only for the same ranges and windows. The number of
+        # windows may change with the columns that are read.
         signature = {**reader.signature(), "pieces": [reader.ranges, windows.count]}
         stream = self._append(stream, operations[shards:], signature, reader)
         return PadStream(stream) if self._mapped else stream, signature
@@ -141,26 +140,26 @@ class _Pipeline:
         )
 
     def _prepare(self, chunk: Chunk) -> Chunk:
-        """Apply all operations that treat rows independently, once per window instead of once per batch."""
+        """Apply class weights to newly read rows. Apply the transform, too, unless an operation needs raw columns."""
         for weight in self._weights:
             chunk = weight.apply(chunk)
         if not self._late:
             return self._transformed(chunk)
-        # Convert to numpy arrays for a later map, because a user's function expects them.
+        # A later map calls a user's function, which expects numpy arrays.
         return apply_transform(AS_NUMPY, chunk) if self._mapped else chunk
 
     def _transformed(self, chunk: Chunk) -> Chunk:
         if self._transform is None:
             return chunk
         if self._buckets is not None:
-            # Measure the lengths now, because the transform may drop the column that determines the bucket.
+            # Measure the list lengths now, because the transform may drop the column that determines the bucket.
             chunk = self._buckets.measure(chunk)
         return apply_transform(self._transform, chunk)
 
     def _append(
         self, stream: Stream, operations: Sequence[Operation], signature: Signature, reader: Reader | None
     ) -> Stream:
-        """Return `stream` with the operations, and with the transform after the last one that needs raw columns."""
+        """Add operations to `stream`. The transform follows the last operation that needs raw columns."""
         last = max((place for place, operation in enumerate(operations) if _needs_raw_columns(operation)), default=None)
         for place, operation in enumerate(operations):
             if isinstance(operation, Cache):
@@ -191,9 +190,9 @@ class _Pipeline:
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
     def _without_prefetch(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Remove the operations that prefetch if the iterator can prefetch in their place.
+        """Remove the prefetch operations if the iterator can read ahead instead. Set `self.prefetch` accordingly.
 
-        If there is a map they stay, because the user's function may take most of the time.
+        If there is a map, the operations stay, because the user's function may take most of the time.
         """
         prefetches = [operation for operation in operations if isinstance(operation, Prefetch) and operation.count]
         self.prefetch = bool(prefetches) and not self._mapped
@@ -201,7 +200,7 @@ class _Pipeline:
 
 
 def _pad_like_missing(operation: Operation, transform: Transform | None) -> Operation:
-    """Return an operation that makes batches, with the padding values that a model's columns treat as missing."""
+    """Return a batching operation with the model's padding values for lists, unless the user gave such values."""
     values = getattr(transform, "list_padding", None)
     if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
         return operation
@@ -209,15 +208,15 @@ def _pad_like_missing(operation: Operation, transform: Transform | None) -> Oper
 
 
 def _needs_raw_columns(operation: Operation) -> bool:
-    """Return whether an operation must come before the transform: it reads raw columns, or keeps them for any model."""
+    """Return whether an operation must run before the transform, because it reads or stores raw columns."""
     if isinstance(operation, Cache):
         return operation.path is not None
     return isinstance(operation, Map | Label | ClassWeight)
 
 
 def _identity(operation: Operation) -> Any:
-    """Return JSON that is equal in two runs only if the operation does the same in both."""
+    """Return a list or text that is equal in two runs only if the operation does the same in both runs."""
     if isinstance(operation, Map):
         return ["map", operation.of_batches, function_identity(operation.function)]
-    # Leave out the drawn seed of a shuffle: it is part of the position, which the cache compares, too.
+    # Leave out the seed that a shuffle drew. The cache compares this seed as part of the position.
     return operation.signature() if isinstance(operation, Shuffle | Cache) else repr(operation)

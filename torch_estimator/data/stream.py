@@ -1,4 +1,4 @@
-"""Streams: every source and every operation of a running pipeline is a stream of chunks with a position to save."""
+"""Streams: iterators over chunks of rows that can save their position. Every source and operation is a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Signature = dict[str, Any]
 
 
 class Stream(ABC):
-    """Chunks of rows, one after the other.
+    """Iterator over chunks of rows, with a position that can be saved and restored.
 
     A stream begins at epoch 0. Its state is the position of the next chunk. Another stream made from the same Dataset
     that restores this state returns exactly the chunks that this stream would have returned.
@@ -26,14 +26,14 @@ class Stream(ABC):
 
     @abstractmethod
     def start(self, epoch: int) -> None:
-        """Go to the beginning. Random choices depend on `epoch`."""
+        """Go to the beginning of the data. Random choices, such as the order of a shuffle, depend on `epoch`."""
 
     @abstractmethod
     def next(self) -> Chunk | None:
-        """Return the next chunk, which has at least one row; None at the end."""
+        """Return the next chunk, or None at the end. A chunk has at least one row."""
 
     def next_block(self, max_rows: int, max_chunks: int) -> tuple[Chunk | None, int]:
-        """Return several of the next chunks as one, if they have the same length and joining them takes no copy.
+        """Return several consecutive chunks as one, if they have equal length and joining them needs no copy.
 
         Code that treats rows independently is faster with few large chunks than with many small ones.
 
@@ -51,10 +51,10 @@ class Stream(ABC):
         """Return the position of the next chunk."""
 
     def block_positions(self, count: int) -> Callable[[int], State]:
-        """Return a function from a number of used chunks, from 1, to the position after them.
+        """Return a function from a number of used chunks of the last block to the position after these chunks.
 
-        The chunks are those of the block that `next_block` returned last. The function may be called after the stream
-        has returned further chunks.
+        The last block is what `next_block` returned last. The number is at least 1. The function may be called after
+        the stream has returned further chunks.
 
         Args:
             count: Number of chunks in the block.
@@ -64,7 +64,7 @@ class Stream(ABC):
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Go to a position that `state` returned."""
+        """Go to a saved position, so that the next chunk is the chunk at this position."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Stream(ABC):
 
 
 class PassThroughStream(Stream):
-    """A stream with the same position as the stream that it reads, for operations that need no state."""
+    """Base class of a stream without state. Its position is the position of the stream that it reads."""
 
     def __init__(self, upstream: Stream) -> None:
         self._upstream = upstream
@@ -91,7 +91,7 @@ class PassThroughStream(Stream):
 
 
 class ChunkMapStream(PassThroughStream):
-    """A stream with a function applied to every chunk. The function keeps the number and order of rows."""
+    """Stream that applies a function to every chunk. The function must keep the number and order of rows."""
 
     def __init__(self, function: Callable[[Chunk], Chunk], upstream: Stream) -> None:
         super().__init__(upstream)
@@ -103,7 +103,7 @@ class ChunkMapStream(PassThroughStream):
 
 
 class StateMismatch(InvalidValueError):
-    """A saved input position belongs to other data or to another pipeline."""
+    """Error about a saved input position that belongs to other data or to another pipeline."""
 
 
 def check_signature(saved: Any, own: Signature) -> None:

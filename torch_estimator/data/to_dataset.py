@@ -17,7 +17,7 @@ from torch_estimator.errors import InvalidTypeError
 
 
 def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
-    """Return the result of an input_fn as a Dataset of batches.
+    """Convert the result of an input_fn to a Dataset of batches.
 
     Args:
         value: A Dataset; a torch DataLoader or any other iterable of batches; or a single batch, which is features (a
@@ -62,7 +62,7 @@ def _columns(value: Any, name: str | None = None) -> Any:
     if isinstance(value, tuple):
         return tuple(_columns(column, name) for column in value)
     if value is None or _is_array(value) or isinstance(value, list):
-        # Return arrays unchanged, since the source converts them to columns.
+        # Return arrays unchanged, since `memory_source` converts them to columns.
         return value
     raise _unusable(value)
 

@@ -17,7 +17,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, RowError
 
 
 class Transform(Protocol):
-    """Turns raw columns into arrays. It treats every row independently and has no side effects.
+    """Function from raw columns to arrays. A transform treats every row independently and has no side effects.
 
     Attributes:
         required: Raw feature columns to read and the types to read them as (None to keep a column's type); None for all
@@ -34,7 +34,7 @@ class Transform(Protocol):
     def required(self) -> Required: ...
 
     def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
-        """Return features and labels.
+        """Return the transformed features and labels of some rows.
 
         Raises:
             RowError: A row cannot be used.
@@ -42,12 +42,12 @@ class Transform(Protocol):
 
 
 class AsNumpy:
-    """Transform to numpy arrays: strings become object arrays of `str`. Lists are unchanged until they are padded."""
+    """Transform that converts columns, except columns of lists, to numpy arrays. Strings become `str` objects."""
 
     required: Required = None
 
     def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
-        """Return numpy arrays."""
+        """Return the same features and labels as numpy arrays. Columns of lists stay Arrow arrays."""
         return tree.map(_plain, features), tree.map(_plain, labels)
 
 
@@ -56,12 +56,12 @@ AS_NUMPY = AsNumpy()
 
 
 def wants_others(transform: Transform | None) -> bool:
-    """Return whether a transform gets all columns of the data in addition to those that it requires."""
+    """Return whether a transform gets all columns of the data, not only the columns in its `required`."""
     return bool(getattr(transform, "others", False))
 
 
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
-    """Return the chunk transformed.
+    """Return a chunk with the same rows, but with the features and labels that the transform returns.
 
     Raises:
         DataError: A required column is missing, or a row cannot be used; the message names the row's file and line.
@@ -82,7 +82,7 @@ def _plain(column: Column) -> Column:
 
 def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
     if not required and not others:
-        # Return a column without values, because a model without columns may still need the number of rows.
+        # A model without columns may still need the number of rows, so return an array of rows without values.
         return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
     if not isinstance(chunk.features, dict):
         raise DataError(
@@ -94,7 +94,7 @@ def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bo
 
 
 def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
-    """Return a column of a chunk, converted if the model reads it as strings or as lists."""
+    """Return a column of a chunk. Convert the column if the model reads strings or lists from it."""
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.locate(0)})", chunk.features)
     column = chunk.features[name]
@@ -121,7 +121,7 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
 
 
 def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk) -> Column:
-    """Return lists unchanged, or as an array ``[rows, length]`` if the model reads a vector of floats."""
+    """Return a column of lists unchanged, or as an array ``[rows, length]`` if the model reads vectors of floats."""
     value_type = kind.value_type if is_list_type(kind) else kind
     if pa.types.is_null(lists.type.value_type):
         lists = lists.cast(pa.list_(value_type))
@@ -150,7 +150,7 @@ def _content_of_type(kind: pa.DataType) -> str:
 
 
 def _content(column: Column) -> tuple[str, str]:
-    """Return "strings", "numbers" or "others", and a longer description of what the column holds."""
+    """Return "strings", "numbers" or "others", and a longer description of a column's values for messages."""
     if not isinstance(column, np.ndarray):
         return "strings", f"strings (here {column[0].as_py()!r})"
     if column.dtype.kind in "biuf":

@@ -1,1 +1,1 @@
-"""Roles of the processes of a job: run the whole job, or only the part of a chief, a worker or an evaluator."""
+"""Roles in `train_and_evaluate`: a process runs the whole job, or only the part of a chief, worker or evaluator."""

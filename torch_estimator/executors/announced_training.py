@@ -1,4 +1,4 @@
-"""Training of a chief, with its status in a file for processes that see nothing but the model directory."""
+"""Training on the chief, which writes the training's status to a file that evaluators and workers read."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ logger = logging.getLogger("torch_estimator")
 
 
 class AnnouncedTraining:
-    """One training of a chief, with its status in the model directory for evaluators and workers that start late.
+    """One training on the chief, with its status in a file in the model directory for evaluators and workers.
 
     Args:
         estimator: The estimator to train.
         spec: How to train it.
         evaluates: Whether the chief evaluates, too.
-        announces: Whether there may be processes that read the status.
+        announces: Whether to write the status, since other processes may read it.
 
     Attributes:
         interrupted: Whether the previous training in this directory was killed, so that this one continues it.
@@ -46,16 +46,15 @@ class AnnouncedTraining:
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
             self._status = replace(before, evaluates=evaluates, failed=False)
         elif before is not None and is_reached(estimator.model_dir, spec.max_steps):
-            # Nothing is left to train. Do not announce this if another training of the same job is in the file: the
-            # other processes may already take part in that or in the next one, or wait for it, and would mistake this
-            # status for its end.
+            # Nothing is left to train. If the file holds another training of this job, do not overwrite its status:
+            # processes that take part in that training, or wait for the next, would assume that it has ended.
             is_of_job = before.began > job_start()
             self._announces = not (is_of_job and (before.ended or before.max_steps != spec.max_steps))
 
     def train(
         self, listeners: Sequence[CheckpointSaverListener] | None, *, starts_input_over: bool
     ) -> TrainingResult | None:
-        """Announce the training and train; see `EstimatorJob.train`.
+        """Write the status of the training to the file and train; if the training fails, write that to the file, too.
 
         If a chief was killed after the end of its training, no step is left to take, and only the job has to be
         finished.
@@ -67,13 +66,13 @@ class AnnouncedTraining:
             is_restarted = isinstance(error, SystemExit) and error.code == RESTART_ME
             if not is_restarted and self._run_in_file() in (None, self._status.run):
                 self._status = replace(self._status, failed=True)
-                # If the status cannot be written, raise the original error, which matters more.
+                # If the status cannot be written, raise the error of the training, which matters more.
                 with suppress(CheckpointError):
                     self._write()
             raise
 
     def end(self) -> None:
-        """Announce that the training, its last evaluation and its exports are done."""
+        """Write to the status file that the training, its last evaluation and its exports are complete."""
         self._status = replace(self._status, over_at=self._status.over_at or time.time(), ended=True)
         self._write()
 
@@ -100,15 +99,14 @@ class AnnouncedTraining:
         )
 
     def _announce_end(self) -> None:
-        # Wait for the last checkpoint before announcing the end. Once the parameter servers have exited, training could
-        # be resumed only from a checkpoint.
+        # Wait for the last checkpoint first: after the announcement the parameter servers exit, and from then on
+        # training can resume only from a checkpoint.
         self._estimator.job.wait_for_checkpoint()
         self._status = replace(self._status, over_at=time.time())
         self._write()
 
     def _announce_again(self) -> None:
-        # Replace the status of a second chief that was started by mistake, and wrote it before it noticed the first
-        # one.
+        # A second chief, started by mistake, may have overwritten the status. If so, write this chief's status again.
         if self._run_in_file() != self._status.run:
             self._write()
 
@@ -124,7 +122,7 @@ class AnnouncedTraining:
 
 
 class _EndHook(Hook):
-    """Calls a function after all other hooks have ended, and before the parameter servers exit."""
+    """Hook that calls a function at the end of training, after all other hooks, unless training was preempted."""
 
     every_n_steps = None
     after_saving = True
@@ -138,7 +136,7 @@ class _EndHook(Hook):
 
 
 class _SavedListener(CheckpointSaverListener):
-    """Calls a function after each checkpoint."""
+    """Listener that calls a function after each checkpoint is saved."""
 
     reads_checkpoint = False
 

@@ -18,7 +18,7 @@ from torch_estimator.train.evaluation import EvaluationResult
 
 
 class ContinuousEvalListener:
-    """Called before and after each evaluation of `train_and_evaluate`; override what you need.
+    """Base class for listeners that `train_and_evaluate` calls before and after each evaluation.
 
     >>> class StopAfterThree(ContinuousEvalListener):
     ...     evaluations = 0
@@ -29,17 +29,17 @@ class ContinuousEvalListener:
     """
 
     def before_eval(self) -> bool:
-        """Return whether to evaluate; False ends the training without the evaluation."""
+        """Return whether to evaluate. False ends training, or just the evaluator process, if any."""
         return True
 
     def after_eval(self) -> bool:
-        """Return whether to go on, after an evaluation and its exports; False ends the training."""
+        """Return whether to go on after an evaluation. False ends training, or just the evaluator process, if any."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of the evaluation of one checkpoint.
+    """Result of evaluating and exporting one checkpoint.
 
     Attributes:
         metrics: The metrics.
@@ -55,7 +55,7 @@ class Outcome:
 
 
 class SpecEvaluator:
-    """Evaluates checkpoints by one spec, not more often than its ``throttle_secs`` allow.
+    """Evaluator for one `EvalSpec`: it evaluates checkpoints and calls the exporters.
 
     Args:
         estimator: The estimator to evaluate.
@@ -83,7 +83,7 @@ class SpecEvaluator:
         self._last_time = 0.0
 
     def is_due(self, step: int) -> bool:
-        """Return whether the checkpoint of ``step`` is new, and ``throttle_secs`` have passed."""
+        """Return whether to evaluate the checkpoint of ``step``: it is new, and ``throttle_secs`` have passed."""
         if self.last_step is None:
             return True
         return step != self.last_step and self._clock() >= self._last_time + self.spec.throttle_secs
@@ -114,7 +114,7 @@ class SpecEvaluator:
         self._export_all(Outcome(metrics, [], checkpoint_path, final))
 
     def catch_up(self) -> None:
-        """Complete the last evaluation of an evaluator that was killed: call the exporters that it had not called."""
+        """Complete the last evaluation of an evaluator that was killed: call its remaining exporters."""
         done = self._record.of(self.spec.name) if self._record is not None else None
         if done is None:
             return
@@ -124,7 +124,7 @@ class SpecEvaluator:
         self._export_all(Outcome(metrics, exports, done.checkpoint_path, done.final))
 
     def complete_record(self) -> None:
-        """Add the evaluation that a killed evaluator had begun to the record, if its metrics are in the event file."""
+        """Add the last evaluation of a killed evaluator to the record, if its metrics are already in the event file."""
         begun = self._record.begun if self._record is not None else None
         if self._record is None or begun is None or begun.name != (self.spec.name or ""):
             return
@@ -134,7 +134,7 @@ class SpecEvaluator:
             self._record.evaluated(self.spec.name, begun.checkpoint_path, metrics, final=False)
 
     def finish(self) -> None:
-        """Make the final exports after training has ended: call the exporters that have not exported the last model."""
+        """Make the final exports after training has ended: call each exporter that has not exported the last model."""
         assert self.outcome is not None
         if self.outcome.final:
             return
@@ -142,7 +142,7 @@ class SpecEvaluator:
         self._export_all(final, before=self.outcome.exports)
 
     def _export_all(self, outcome: Outcome, before: Sequence[str | None] = ()) -> None:
-        """Call the exporters that have no entry in ``outcome.exports`` yet, except those with a path in ``before``."""
+        """Call each exporter without a result in ``outcome.exports``, unless it has already exported (``before``)."""
         exports = list(outcome.exports)
         for exporter, path in itertools.zip_longest(self.spec.all_exporters[len(exports) :], before[len(exports) :]):
             path = path or self._export(exporter, outcome.checkpoint_path, outcome.metrics, outcome.final)

@@ -1,4 +1,4 @@
-"""Record of an evaluator: what it has done, for the evaluator that replaces it after a kill."""
+"""File in which an evaluator records its work, so that a restarted evaluator does not repeat finished work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "evaluator.json"
 
 @dataclass(slots=True)
 class SpecRecord:
-    """The last evaluation by one spec, and how many of its exports are done.
+    """Record of the last evaluation for one `EvalSpec`, and of its exports so far.
 
     Attributes:
         step: Global step of the checkpoint.
@@ -43,12 +43,12 @@ class SpecRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """An evaluation that was begun.
+    """Record that an evaluation has begun and is not known to be complete.
 
     Attributes:
-        name: Name of its spec.
+        name: Name of its `EvalSpec`.
         checkpoint_path: The checkpoint.
-        at: Time at which it was begun, in seconds since 1970.
+        at: Time at which it began, in seconds since 1970.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Begun:
 
 
 class EvaluationRecord:
-    """The file ``evaluator.json``, replaced atomically before and after each evaluation and after each export.
+    """Record of an evaluator's work in ``evaluator.json``, written before and after each evaluation and each export.
 
-    One evaluator owns the file at a time. After another one has taken it over, the first one's next `claim` or write
-    raises `ClusterError`.
+    One evaluator owns the file at a time. After another evaluator has taken over the file, the next `claim` or write of
+    the first evaluator raises `ClusterError`. Each write replaces the file atomically.
 
     Args:
         model_dir: Directory of the training.
@@ -108,14 +108,14 @@ class EvaluationRecord:
             self.begun = replace(self.begun, checkpoint_path=checkpoint_in(self._model_dir, self.begun.checkpoint_path))
 
     def of(self, name: str | None) -> SpecRecord | None:
-        """Return the record of the spec of that name, or None."""
+        """Return the record for the `EvalSpec` with this name, or None if there is none."""
         return self._specs.get(name or "")
 
     def claim(self) -> None:
-        """Take over the file if the model directory exists; after that, check that this evaluator still owns it.
+        """Make this evaluator the owner of the file. On later calls, check that no other evaluator has become owner.
 
         Raises:
-            ClusterError: Another evaluator has taken it over.
+            ClusterError: Another evaluator has become the owner.
         """
         if self._is_claimed:
             self._check_owner()
@@ -123,18 +123,18 @@ class EvaluationRecord:
             self._write()
 
     def follow(self, run: str, max_steps: float | None) -> None:
-        """Note the training that is followed."""
+        """Record which training this evaluator follows."""
         if self.followed != (run, max_steps):
             self.followed = run, max_steps
             self._write()
 
     def begin(self, name: str | None, path: str) -> None:
-        """Note that an evaluation begins."""
+        """Record that an evaluation of the checkpoint `path` begins."""
         self.begun = Begun(name=name or "", checkpoint_path=path, at=time.time())
         self._write()
 
     def evaluated(self, name: str | None, path: str, metrics: Mapping[str, Any], *, final: bool) -> None:
-        """Note the metrics of an evaluation, before its exports."""
+        """Record the metrics of an evaluation. Called before its exports."""
         self._specs[name or ""] = SpecRecord(
             step=int(metrics["global_step"]),
             checkpoint_path=path,
@@ -146,13 +146,13 @@ class EvaluationRecord:
         self._write()
 
     def exported(self, name: str | None, exports: list[str | None], *, final: bool) -> None:
-        """Note what the exporters called so far have returned."""
+        """Record what the exporters called so far have returned."""
         record = self._specs[name or ""]
         record.exports, record.final = list(exports), final
         self._write()
 
     def finish(self, run: str) -> None:
-        """Note that the last checkpoint of a training has been evaluated."""
+        """Record that the last checkpoint of the training `run` has been evaluated."""
         self.finished, self.finished_at = run, time.time()
         self._write()
 
@@ -172,12 +172,12 @@ class EvaluationRecord:
 
     def _check_owner(self) -> None:
         there = self._owner
-        # A file that cannot be read does not end the ownership, and the next write replaces it: the user may have
-        # removed the file, or the whole directory.
+        # If the file cannot be read, this evaluator remains the owner: the user may have removed the file or the whole
+        # directory. The next write creates the file again.
         with suppress(OSError, ValueError, AttributeError):
             there = parse_json(files.read_text(self._path)).get("evaluator")
         if there != self._owner:
             raise ClusterError(
-                f"Another evaluator has come in the place of this one, as {self._path} says; see whether two "
+                f"Another evaluator has taken over from this one, as {self._path} says; see whether two "
                 "processes have the same TF_CONFIG."
             )

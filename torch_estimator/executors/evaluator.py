@@ -1,4 +1,4 @@
-"""Role of the evaluator: evaluate and export the checkpoints that the chief saves, and end after the last one."""
+"""Role of the evaluator: evaluate and export the checkpoints that the chief saves; end after the last checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_evaluator(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
-    """Evaluate until training is over; return the last outcome of each spec, or None if a spec has none."""
+    """Evaluate until training is over; return each spec's last outcome, or None if a spec has no outcome."""
     task = estimator.config.task
     if task.id:
         raise InvalidValueError(
@@ -40,7 +40,9 @@ def run_evaluator(
 
 
 class Evaluator:
-    """Evaluates each checkpoint at most once, even if the process is restarted.
+    """Evaluator process: waits for checkpoints and evaluates them, until training is over.
+
+    A restarted evaluator does not repeat an evaluation that was complete.
 
     Args:
         estimator: The estimator to evaluate.
@@ -78,7 +80,7 @@ class Evaluator:
         self._has_sign = False
 
     def run(self) -> list[Outcome] | None:
-        """Evaluate until training is over; return the last outcome of each spec, or None if a spec has none."""
+        """Evaluate until training is over; return each spec's last outcome, or None if a spec has no outcome."""
         self._record.claim()
         for one in self._specs:
             one.complete_record()
@@ -87,14 +89,14 @@ class Evaluator:
                 self._unless_removed(one.catch_up, done.checkpoint_path)
         while True:
             self._record.claim()
-            # Read the status before looking up the latest checkpoint: if training has already ended, that checkpoint is
-            # the last one.
+            # Read the status before looking up the latest checkpoint: if the status says that training has ended, that
+            # checkpoint is the last one.
             training = self._training()
             if training is not None and self._is_left_to_chief(training):
                 break
             ended = training if training is not None and training.ended else None
             step, latest = self._latest()
-            # Without a newer checkpoint to come, there is no reason to wait for `throttle_secs`.
+            # If no newer checkpoint will come, there is no reason to wait for `throttle_secs`.
             is_idle = training is not None and (training.ended or training.failed)
             due = [one for one in self._specs if step is not None and self._is_due(one, step, is_idle)]
             if due and latest is not None and step is not None:
@@ -129,9 +131,9 @@ class Evaluator:
         return training
 
     def _is_left_to_chief(self, training: TrainingStatus) -> bool:
-        """Return whether the chief evaluates itself, since the cluster that it knows lists no evaluator."""
-        # Go on waiting if the training had begun before this evaluator started. It may have been started without an
-        # evaluator, and its chief may be about to be restarted with one.
+        """Return whether the chief evaluates, because its TF_CONFIG lists no evaluator; if so, log a warning."""
+        # A training that began before this evaluator may have been started without an evaluator. Its chief may be
+        # restarted soon with a TF_CONFIG that lists the evaluator, so wait for that.
         is_known = self._estimator.config.task.has_evaluator
         if not training.evaluates or (is_known and self._reader.had_begun(training)):
             return False
@@ -154,7 +156,7 @@ class Evaluator:
         return self._clock() >= self._started + one.spec.start_delay_secs and one.is_due(step)
 
     def _evaluate(self, due: Sequence[SpecEvaluator], step: int, path: str, *, final: bool) -> bool:
-        """Evaluate a checkpoint by several specs; return whether to go on."""
+        """Evaluate one checkpoint for all specs in `due`; return False if the listener asks to stop."""
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
             return False
@@ -169,11 +171,11 @@ class Evaluator:
         return True
 
     def _unless_removed(self, action: Callable[[], None], path: str) -> None:
-        """Run an action on a checkpoint; if it fails because training has removed that checkpoint, log a warning."""
+        """Run an action on a checkpoint; if it fails because training has removed the checkpoint, log a warning."""
         try:
             action()
         except (UserError, OSError):
-            # Part of a checkpoint that is being removed may still be there, but it is no longer in the index.
+            # Some files of a checkpoint that is being removed may still exist, but the index no longer names it.
             named = map(files.basename, checkpoint_paths(self._model_dir))
             if files.exists(path) and files.basename(path) in named:
                 raise
@@ -193,7 +195,7 @@ class Evaluator:
         earlier = self._reader.earlier
         news = step is not None and (earlier is None or step != self._step_before)
         self._has_sign = self._has_sign or training is not None or news
-        # Set no deadline once there is a sign of the training, since checkpoints can be hours apart.
+        # Once there is a sign of the training, wait without a deadline, since checkpoints can be hours apart.
         most_secs = None if self._has_sign else self._estimator.config.session_creation_timeout_secs
         if training is not None and training.failed:
             most_secs = self._estimator.config.session_creation_timeout_secs
@@ -213,7 +215,7 @@ class Evaluator:
 
 
 class WaitLogger:
-    """Logs what a process waits for, at first and every ten minutes; raises an error if a wait takes too long.
+    """Log of what a process waits for: a line when a wait begins, and a warning every ten minutes.
 
     Args:
         name: What the log calls the process.
@@ -227,7 +229,7 @@ class WaitLogger:
         self._began = self._logged = clock()
 
     def wait(self, what: str, hint: str, *, most_secs: float | None = None) -> None:
-        """Note that the process still waits.
+        """Log at intervals that the process still waits; raise an error after too long a wait. Call this at each poll.
 
         Args:
             what: What it waits for. A different text starts a new wait.
@@ -251,5 +253,5 @@ class WaitLogger:
             logger.warning("%s has waited %.0f s for %s; %s.", self._name, waited, what, hint)
 
     def reset(self) -> None:
-        """End the current wait, so that the next `wait` call starts a new one even if its `what` is the same."""
+        """End the current wait: the next call of `wait` begins a new wait, even if the process waits for the same."""
         self._what = None

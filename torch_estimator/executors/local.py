@@ -1,4 +1,4 @@
-"""Role of a process that trains and evaluates: train, evaluate after checkpoints, export at the end."""
+"""Role of a process that both trains and evaluates: train, evaluate after checkpoints, export at the end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def run_local(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
-    """Run a whole job; return the last outcome of each spec, or None if the job had been finished before."""
+    """Train, evaluate and export in one process; return each spec's last outcome, or None if a spec has no outcome."""
     check_saves_checkpoints(estimator.config)
-    # While this file exists, the last evaluation and export of the job are still to be done, even if a restarted
-    # process finds that max_steps is reached or the input has ended.
+    # While this file exists, the last evaluation and export are not complete. A restarted process does them, even if
+    # max_steps is reached or the input has ended.
     unfinished = files.join(estimator.model_dir, _UNFINISHED)
     interrupted = files.exists(unfinished)
     training = AnnouncedTraining(estimator, train_spec, evaluates=True, announces=bool(estimator.config.cluster_spec))
@@ -49,8 +49,7 @@ def run_local(
         result = training.train(listeners, starts_input_over=not interrupted)
     except Exception:
         if not interrupted and _latest_step(estimator) == step:
-            # Nothing was trained, so no evaluation is left to do. After a kill the file stays, and the restarted
-            # process finishes the job.
+            # This run has saved no checkpoint, so no evaluation is left to do. Remove the file.
             files.remove_tree(unfinished)
         raise
     finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
@@ -72,8 +71,8 @@ def _log_early_end(reason: StopReason, step: int | None, max_steps: int | None) 
         )
 
 
-def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> None:
-    """Write the file that marks the job as unfinished, with the step of the checkpoint that is being evaluated."""
+def _mark_unfinished(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> None:
+    """Write the file that says the job is unfinished, with the step of the checkpoint that is being evaluated."""
     try:
         files.makedirs(model_dir)
         files.write_atomic(unfinished, b"" if evaluating is None else b"%d" % evaluating)
@@ -84,7 +83,7 @@ def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> 
 
 
 def _interrupted_evaluation(unfinished: str) -> int | None:
-    """Return the step of the checkpoint whose evaluation was interrupted, or None."""
+    """Return the step of the checkpoint whose evaluation was interrupted, as the file says; None if there is none."""
     try:
         return checkpoint_step(f"model.ckpt-{files.read_text(unfinished)}")
     except UnicodeDecodeError:
@@ -113,12 +112,12 @@ def _finish(
 
 
 class _EvaluationListener(CheckpointSaverListener):
-    """Evaluates after checkpoints.
+    """Listener that evaluates each new checkpoint, at most once in ``throttle_secs``.
 
-    It does not evaluate the checkpoint that training starts from, unless its evaluation was interrupted.
+    The checkpoint that training starts from is evaluated only if an evaluation of it was interrupted.
     """
 
-    # Do not wait until every checkpoint is written. `after_save` waits for those that it evaluates.
+    # Training need not wait until each checkpoint is written. `after_save` waits if it evaluates the checkpoint.
     reads_checkpoint = False
 
     def __init__(
@@ -138,10 +137,9 @@ class _EvaluationListener(CheckpointSaverListener):
         self._is_first_save = True
 
     def begin(self) -> None:
-        # Write the file here, not in `__init__`, because `begin` runs only after the input was opened. Otherwise a job
-        # that fails to open its input would leave the file behind, and the next run would take it for an interrupted
-        # evaluation.
-        _mark(self._unfinished, self._estimator.model_dir, evaluating=self._interrupted_step)
+        # Write the file only now, because `begin` runs after the input was opened. A job that cannot open its input
+        # must not leave the file behind, because the next run would assume that an evaluation was interrupted.
+        _mark_unfinished(self._unfinished, self._estimator.model_dir, evaluating=self._interrupted_step)
 
     def after_save(self, global_step: int) -> bool:
         if self._is_first_save:
@@ -161,10 +159,10 @@ class _EvaluationListener(CheckpointSaverListener):
         self._estimator.job.wait_for_checkpoint()
         latest = self._estimator.latest_checkpoint()
         assert latest is not None, "the checkpoint was written just now"
-        _mark(self._unfinished, self._estimator.model_dir, evaluating=global_step)
+        _mark_unfinished(self._unfinished, self._estimator.model_dir, evaluating=global_step)
         for evaluator in due:
             evaluator.evaluate(global_step, latest)
-        _mark(self._unfinished, self._estimator.model_dir)
+        _mark_unfinished(self._unfinished, self._estimator.model_dir)
         if not self._listener.after_eval():
             logger.info("The continuous_eval_listener asked to stop after an evaluation.")
             return True

@@ -1,4 +1,4 @@
-"""Roles of processes that train: the chief, which saves, and the workers.
+"""Roles of the processes that train in a cluster: the chief, which saves checkpoints, and the workers.
 
 `run_local` (``local.py``) is the role of a process that trains and evaluates; ``evaluator.py`` has the evaluator's.
 """
@@ -29,7 +29,7 @@ def run_chief(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> None:
-    """Train and save checkpoints; announce the end of the training to the evaluator."""
+    """Run the chief: train, save checkpoints, and announce the end of the training to the evaluator."""
     check_saves_checkpoints(estimator.config)
     training = AnnouncedTraining(estimator, train_spec)
     training.train(train_spec.saving_listeners, starts_input_over=not training.interrupted)
@@ -42,10 +42,10 @@ def run_worker(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> None:
-    """Train together with the chief, which saves; with parameter servers, start some seconds after it."""
+    """Run a worker: train together with the chief. With parameter servers, start some seconds after the chief."""
     config = estimator.config
     check_saves_checkpoints(config)
-    # Start to watch for the end before the delay, during which a short training may both begin and end.
+    # Watch for the end of training from here on, because a short training may begin and end during the delay.
     with EndOfTraining(estimator.model_dir) as is_over:
         if config.num_ps_replicas:
             delay = worker_delay_secs(config)
@@ -56,13 +56,13 @@ def run_worker(
 
 
 def worker_delay_secs(config: RunConfig) -> int:
-    """Return how many seconds after the chief a worker starts, as tf.estimator's workers did."""
+    """Return the number of seconds that a worker waits before it trains; the same as in tf.estimator."""
     most = config.experimental_max_worker_delay_secs
     return min(_MAX_DELAY_SECS if most is None else most, _DELAY_SECS * (config.task_id + 1))
 
 
 def check_saves_checkpoints(config: RunConfig) -> None:
-    """Check that there will be checkpoints to evaluate.
+    """Check that training saves checkpoints, since `train_and_evaluate` evaluates checkpoints.
 
     Raises:
         InvalidValueError: Saving checkpoints is switched off.

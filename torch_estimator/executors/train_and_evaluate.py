@@ -1,4 +1,4 @@
-"""The one call that trains, evaluates, checkpoints and exports."""
+"""The function `train_and_evaluate`: train, save checkpoints, evaluate and export in one call."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def train_and_evaluate(
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
-    # Hold the lease on `model_dir` until the whole job is done, not only while training: the evaluations and exports
-    # that follow use the directory, too.
+    # Keep the lease on `model_dir`, which excludes other trainings, until the whole job is done: the evaluations and
+    # exports after the training use the directory, too.
     with estimator.job.calls_to_evaluate(eval_specs), estimator.job.leased():
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
@@ -78,7 +78,7 @@ def train_and_evaluate(
 
 
 def _role(task: Task) -> Callable[..., list[Outcome] | None]:
-    """Return the function for the role of this process."""
+    """Return the function that runs the role of this process in the job, such as `run_chief`."""
     if not task.is_of_cluster:
         return run_local
     logger.info("This process is %s, according to %s.", task, task.source)

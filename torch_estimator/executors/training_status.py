@@ -1,4 +1,4 @@
-"""Status of a training: a small file in the model directory, for processes that see nothing else of the training.
+"""Status of a training, in a file in the model directory for processes that are not connected to the chief.
 
 The chief writes ``training.json`` with `AnnouncedTraining` (``announced_training.py``). Evaluators follow it with
 `StatusReader`; workers ask `EndOfTraining`.
@@ -27,7 +27,7 @@ _GRACE_SECS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStatus:
-    """Status of one call of `train_and_evaluate` by the chief.
+    """Status of one call of `train_and_evaluate` on the chief.
 
     Attributes:
         run: Id of the call.
@@ -55,15 +55,15 @@ def new_status(max_steps: int | None, *, evaluates: bool = False) -> TrainingSta
 
 
 def status_path(model_dir: str) -> str:
-    """Return the path of the status file."""
+    """Return the path of the status file in a model directory."""
     return files.join(model_dir, NAME)
 
 
 def write_status(model_dir: str, status: TrainingStatus) -> None:
-    """Replace the status file atomically.
+    """Write a status to the status file of a model directory; the file is replaced atomically.
 
     Raises:
-        CheckpointError: It cannot be written.
+        CheckpointError: The file cannot be written.
     """
     try:
         files.makedirs(model_dir)
@@ -75,7 +75,7 @@ def write_status(model_dir: str, status: TrainingStatus) -> None:
 
 
 def read_status(model_dir: str) -> TrainingStatus | None:
-    """Return the status in a model directory; None if there is none.
+    """Return the status of the training in a model directory; None if there is no status file.
 
     Raises:
         CheckpointError: The file cannot be read, or is damaged.
@@ -125,14 +125,13 @@ class EndOfTraining:
         status = read_status(self._model_dir)
         if status is None or status.over_at is None or status.run in _completed:
             return False
-        # A status that has changed since this process started belongs to this job, even if the clocks of two machines
-        # differ. An unchanged status also belongs to this job if it is newer than the job: this process was slow to
-        # start.
+        # A status that has changed since this process started belongs to this job, even if the machines' clocks differ.
+        # An unchanged status belongs to this job if it is newer than the job: then this process has started late.
         return status != self._found or status.over_at > self._began
 
 
 class StatusReader:
-    """Reads the status of the training to follow; distinguishes it from an earlier training in the same directory.
+    """Reader of the status file for an evaluator. It skips the status of an earlier training in the directory.
 
     Args:
         model_dir: Directory of the training.
@@ -152,7 +151,7 @@ class StatusReader:
         self._before = read_status(model_dir)
 
     def read(self, record: EvaluationRecord) -> TrainingStatus | None:
-        """Return the status of the training to follow; None if the chief has not announced it yet.
+        """Return the status of the training that the evaluator follows; None if the chief has not written it yet.
 
         Args:
             record: The trainings that this evaluator, and the ones it replaces, have followed and completed.
@@ -163,22 +162,22 @@ class StatusReader:
         return None if is_earlier else status
 
     def had_begun(self, status: TrainingStatus) -> bool:
-        """Return whether the training had begun before this evaluator started."""
+        """Return whether the chief had already begun the training `status` when this evaluator started."""
         return self._before is not None and status.run == self._before.run
 
     def _is_earlier(self, status: TrainingStatus, record: EvaluationRecord) -> bool:
         is_followed = record.followed == (status.run, self._max_steps)
         if record.finished == status.run:
-            # The last checkpoint of this training has been evaluated, so wait for the next training. The exception is
-            # an evaluator that a launcher restarted after that evaluation: its job is done, so return this training.
+            # The last checkpoint of this training has been evaluated, so wait for the next training. But if a launcher
+            # has restarted this evaluator after that evaluation, follow this training, so that the evaluator ends.
             return not (is_followed and job_start() < record.finished_at < process_start())
         if is_followed:
             return False
         if self._before is None or not self.had_begun(status):
             return False
         if status.max_steps != self._max_steps:
-            # The chief will probably begin another training, with other steps. But if this training was still going on
-            # when the evaluator started, and has ended since, it is the one to follow.
+            # The chief will probably begin another training with another max_steps. But if this training was still
+            # going on when the evaluator started, and has ended since, follow this training.
             return self._before.ended or not status.ended
-        # A training that had already ended is followed only if the chief announces no new one within some seconds.
+        # Follow a training that had already ended only if the chief announces no new training within some seconds.
         return self._before.ended and self._clock() < self._grace_ends

@@ -1,10 +1,10 @@
-"""Exports: one ONNX graph from raw features to predictions.
+"""Exports of trained models: one ONNX graph from raw features to predictions.
 
-`writer` writes an export: `receivers` and `columns` lower the inputs into a `graph`, `network` or `any_module` lowers
-the model, and the head lowers its predictions. `exported_model` runs an export, with `feeds` and `signatures`.
+To lower a part of the model means to add the ONNX nodes that compute it. `writer` writes an export: `receivers` and
+`columns` lower the inputs into a `graph`, `network` or `any_module` lowers the model, and the head lowers its
+predictions. `exported_model` runs an export, with `feeds` and `signatures`.
 
-Names are imported when they are first used, because running an export needs only onnxruntime, but writing one needs
-torch.
+Names are imported when they are first used, because running an export needs no torch, but writing an export does.
 """
 
 from __future__ import annotations

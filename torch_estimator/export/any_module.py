@@ -1,4 +1,4 @@
-"""Lowering of any module, with its inputs and predictions, by means of torch's exporter."""
+"""Export of any torch module, with its inputs and predictions, by torch's ONNX exporter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDENED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleInputs:
-    """Tensors of the graph that are the inputs of a module.
+    """Tensors of the ONNX graph that are the inputs of a torch module.
 
     Attributes:
         tensors: The tensors, by name.
@@ -44,7 +44,7 @@ class ModuleInputs:
 
 
 def named_inputs(tensors: Mapping[str, Inlined]) -> ModuleInputs:
-    """Return the inputs of a module that takes a dict of these tensors."""
+    """Return the inputs of a module that takes the given tensors as a dict."""
     names = list(tensors)
     return ModuleInputs(tensors=dict(tensors), assemble=lambda values: dict(zip(names, values, strict=True)))
 
@@ -95,7 +95,7 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
 def lower_module(
     graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, predictions: Callable[[Any], Mapping[str, Tensor]]
 ) -> dict[str, Prediction]:
-    """Emit a module, and the function from its outputs to predictions; return the predictions by key.
+    """Add the nodes of a module, and of the function from its outputs to predictions; return the predictions by key.
 
     Args:
         graph: Graph to which nodes are added.
@@ -134,9 +134,9 @@ def lower_module(
 
 
 def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) -> Callable[[Any], dict[str, Tensor]]:
-    """Return a function from a module's outputs to its logits, for `lower_module`.
+    """Return a function that takes a module's outputs and returns the logits in a dict, for `lower_module`.
 
-    The returned function raises an ExportError unless the logits are float32 ``[N, width]``.
+    The returned function raises an ExportError unless the logits are floating-point ``[N, ...]``.
 
     Args:
         module: The module, for error messages.
@@ -168,7 +168,7 @@ def _in_single_precision(module: nn.Module) -> Callable[[Any], Any]:
 
 
 def _widened(key: str, value: Any) -> Tensor:
-    """Convert a prediction to a type that a signature can have."""
+    """Convert a prediction of half precision or small integers to float32 or int32, which signatures support."""
     if not isinstance(value, Tensor):
         raise ExportError(f"the prediction {key!r} must be a tensor to be exported, but is {type(value).__name__}.")
     dtype = _WIDENED.get(value.dtype)
@@ -176,7 +176,7 @@ def _widened(key: str, value: Any) -> Tensor:
 
 
 def _row_shape(key: str, value: Tensor) -> tuple[int, ...]:
-    """Return the shape of a row of a traced prediction; raise if a size other than the batch's is symbolic."""
+    """Return the shape of one row of a traced prediction. Raise an error if the shape depends on the batch."""
     if value.dim() == 0 or not isinstance(value.shape[0], torch.SymInt):
         raise ExportError(
             f"the prediction {key!r} must have one row per example to be exported, but is {_shown(value)}."
@@ -197,7 +197,7 @@ def _shown(value: Any) -> str:
 
 
 def _input_names(structure: Structure, given: list[str]) -> dict[str, str]:
-    """Return the name of the input for each tensor of a structure. Inputs match unnamed features in order."""
+    """Return the name of the serving input for each tensor that the module takes. Unnamed tensors match in order."""
     wanted = [name for name, _ in leaves(structure)]
     strings = [name for name, leaf in leaves(structure) if leaf["dtype"] == "string"]
     if "dict" in structure or set(wanted) <= set(given):

@@ -1,8 +1,8 @@
-"""Lowering of feature columns: the graph computes the same ids and numbers as `FeatureTransform`.
+"""Export of feature columns: ONNX nodes that compute the same ids and numbers as `FeatureTransform`.
 
-Each column writes its own computation (see `feature_column.column`). This module does the work that is done for all
-columns of a model together: it inlines their normalizers in one trace, computes the ids of all columns as one wide
-tensor, and puts ids and numbers into the places of the model's layout.
+Each column adds its own nodes (see `feature_column.column`). This module does the work that all columns of a model
+share: it inlines their normalizers in one trace, computes the ids of all columns as one wide tensor, and arranges ids
+and numbers in the tensors that the model takes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 def lower_features(
     graph: GraphBuilder, transform: FeatureTransform, raw: Mapping[str, RawTensor]
 ) -> dict[str, Inlined]:
-    """Write the computation of a transform into a graph; return its outputs by key.
+    """Add the nodes of a `FeatureTransform` to the graph; return the tensors that it computes, by key.
 
     Args:
         graph: The graph to add nodes to.
-        transform: The host half of the model.
+        transform: Transform from raw columns to ids and numbers.
         raw: Raw columns by key.
     """
     numbers, ids = _wanted(transform)
@@ -58,7 +58,7 @@ def lower_features(
         tensor = concat(graph, [lowering.numbers(placed.column) for placed in group])
         outputs[key] = Inlined(tensor=tensor, row_shape=(group[-1].stop,), dtype="float32")
     for key, (placed_ids, padding) in ids.items():
-        tensor = matrix.place(placed_ids, padding)
+        tensor = matrix.table_rows(placed_ids, padding)
         outputs[key] = Inlined(tensor=tensor, row_shape=(placed_ids[-1].stop,), dtype="int64")
     for bag in transform.bags:
         outputs.update(_lower_bag(bag, lowering))
@@ -68,7 +68,7 @@ def lower_features(
 def _wanted(
     transform: FeatureTransform,
 ) -> tuple[dict[str, Sequence[PlacedNumbers]], dict[str, tuple[Sequence[PlacedIds], int]]]:
-    """Return the columns of each output of numbers, and the columns and id of a missing value of each output of ids."""
+    """Return the columns of each output tensor of numbers, and the columns and padding of each output tensor of ids."""
     numbers: dict[str, Sequence[PlacedNumbers]] = {}
     ids: dict[str, tuple[Sequence[PlacedIds], int]] = {}
     if transform.linear is not None:
@@ -86,7 +86,7 @@ def _wanted(
 
 
 class ColumnLowering:
-    """Part of a graph that the columns of a model share; implements `feature_column.lowering.Lowering`.
+    """Graph builder that is passed to feature columns. It implements the protocol `feature_column.lowering.Lowering`.
 
     Args:
         graph: The graph to add nodes to.
@@ -103,7 +103,7 @@ class ColumnLowering:
         self._normalized: dict[NumberColumn, str] = {}
 
     def inline_normalizers(self, columns: Iterable[NumberColumn]) -> None:
-        """Inline the normalizers of all columns in one trace, since each trace takes most of a second."""
+        """Add the nodes of all normalizers to the graph in one torch trace, since each trace takes most of a second."""
         normalized = [column for column in dict.fromkeys(columns) if column.normalizer_fn is not None]
         if not normalized:
             return
@@ -122,7 +122,7 @@ class ColumnLowering:
         self._normalized = dict(zip(normalized, outputs, strict=True))
 
     def cast(self, tensor: str, dtype: Literal["float32", "int64"]) -> str:
-        """Convert a tensor to another type."""
+        """Return a tensor converted to float32 or int64."""
         return self.graph.op("Cast", tensor, to=FLOAT if dtype == "float32" else INT64)
 
     def floats(self, key: str) -> str:
@@ -135,23 +135,26 @@ class ColumnLowering:
         return self._normalized.get(column) or column.lower(self)
 
     def ids(self, column: CategoricalColumn) -> str:
-        """Return the ids of a column as a tensor, int64 ``[N, slots]``, with -1 for no id."""
+        """Return the ids of a column as a tensor, int64 ``[N, ids per row]``. A missing id is -1."""
         lowered = column.lower(self)
         return lowered if isinstance(lowered, str) else self.hashed(lowered)
 
     def hashed(self, chains: Sequence[HashChain]) -> str:
-        """Return the ids of chains as a tensor, int64 ``[N, len(chains)]``, with -1 for no id."""
+        """Return the ids that hash chains describe (see `HashChain`), int64 ``[N, chains]``. A missing id is -1."""
         return self._chains.lower(chains)
 
     def hashed_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
-        """Return the ids of all combinations of the leaves' values, int64 ``[N, n]``; the last leaf varies fastest."""
+        """Return the ids of a cross of lists, one id for each combination of values from the crossed columns (leaves).
+
+        The ids are int64 ``[N, n]``. The last leaf varies fastest.
+        """
         return self._chains.lower_products(start, leaves, buckets)
 
 
 class _IdMatrix:
-    """Ids of all columns with a fixed number of ids, side by side: int64 ``[N, slots of all columns]``, -1 for no id.
+    """One int64 tensor with the ids of all columns that have a fixed number of ids (slots) per row. A missing id is -1.
 
-    Each output is thus one Gather from this tensor, and all hashes of the model are computed together.
+    Each output is one Gather from this tensor, and all hashes of the model are computed together.
     """
 
     def __init__(self, lowering: ColumnLowering, columns: Iterable[CategoricalColumn]) -> None:
@@ -176,10 +179,10 @@ class _IdMatrix:
         pieces = computed + ([lowering.hashed(chains)] if chains else [])
         self._tensor = concat(self._graph, pieces) if pieces else ""
 
-    def place(self, placed: Sequence[PlacedIds], padding: int) -> str:
-        """Return the name of a tensor of row indices into one table, int64 ``[N, slots]``.
+    def table_rows(self, placed: Sequence[PlacedIds], padding: int) -> str:
+        """Return the ids of some columns as row indices into one table, int64 ``[N, ids per row]``.
 
-        For each slot, the index is the id plus the column's offset, or `padding` if the id is missing.
+        A row index is the id plus the offset of its column in the table, or `padding` if the id is missing.
         """
         graph = self._graph
         columns = [slot for item in placed for slot in self._slots[item.column]]
@@ -191,7 +194,7 @@ class _IdMatrix:
 
 
 def _lower_bag(bag: Bag, lowering: ColumnLowering) -> dict[str, Inlined]:
-    """Return the ids of a column with lists or weights, and its weights, both ``[N, n]``."""
+    """Return the ids of one column with lists or weights, and its weights if it has any, both ``[N, n]``."""
     graph, column = lowering.graph, bag.column
     ids = column.lower_lists(lowering)
     missing = graph.op("Less", ids, graph.constant(0, np.int64))

@@ -1,4 +1,4 @@
-"""Directory of an export: its name, the unfinished directory into which it is written, and its completion.
+"""Directories of exports: their names, how they are written, and how unfinished ones are removed.
 
 An export is named by the time at which it is written, in seconds since 1970, with ten digits. On a local file system an
 export is written into ``temp-<name>`` and renamed when it is complete. In an object store, which cannot rename, the
@@ -24,7 +24,7 @@ from torch_estimator.export.signatures import SIGNATURES_FILE
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # Windows has no fcntl.
     fcntl = None  # type: ignore[assignment]
 
 OLD_SECS = 3600.0
@@ -33,8 +33,8 @@ _NAME = re.compile(r"[0-9]{10}")
 _TEMPORARY = "temp-"
 _MOST_NAMES_TRIED = 10
 
-# Name of a file that contains the id of the writer's kernel, which is the same in all containers on the machine. A free
-# lock proves that the writer is dead only if the writer ran on the same kernel.
+# Name of a file with the id of the kernel on which the writer runs. All containers on a machine share one kernel.
+# A free lock proves that the writer is dead only if the writer ran on the same kernel.
 _OWNER = ".owner"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -48,7 +48,7 @@ def export_names(export_dir_base: files.PathLike) -> list[str]:
 
 @contextlib.contextmanager
 def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str]]:
-    """Create an export: yield a local directory to write into and the export's final path.
+    """Create an export: yield a local directory to write into, and the path that the finished export will have.
 
     The export exists after the block, or not at all if the block raises.
 
@@ -80,13 +80,12 @@ def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
 
 @contextlib.contextmanager
 def owned(temporary: str) -> Iterator[None]:
-    """Mark an unfinished local directory as being written by this process until the end of the block."""
+    """Mark a local directory as being written by this process until the end of the ``with`` block."""
     kernel = _kernel()
     owner = os.path.join(temporary, _OWNER)
     with _locked(temporary) as locked:
         if locked and kernel:
-            # Write the file only when the lock is held, because a directory with this file and a free lock counts as
-            # abandoned.
+            # Write the file only after locking. A directory that has this file but no lock counts as abandoned.
             files.write_file(owner, [kernel])
         try:
             yield
@@ -96,7 +95,7 @@ def owned(temporary: str) -> Iterator[None]:
 
 
 def remove_leftovers(base: str, now: float) -> None:
-    """Remove the unfinished exports in a local directory that no process is writing any more.
+    """Remove the unfinished exports that dead processes left in a local directory.
 
     Errors are ignored, since a leftover directory does not prevent a new export.
 
@@ -111,9 +110,9 @@ def remove_leftovers(base: str, now: float) -> None:
 
 
 def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], bool]) -> str:
-    """Return a path named by the current second, or by a later second if that name is taken.
+    """Return a free path for a new export, named by the current second, or by a later second if the path is taken.
 
-    The name is always later than that of the newest export, so that the order of names is the order of exports.
+    The name is always later than the name of the newest export, so that names sort in the order of writing.
     """
     first = max([int(clock()), *(int(name) + 1 for name in export_names(base)[-1:])])
     for second in range(first, first + _MOST_NAMES_TRIED):
@@ -127,7 +126,7 @@ def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], b
 
 
 def _claim(final: str) -> bool:
-    """Reserve a local name by creating its unfinished directory; return whether that succeeded.
+    """Reserve the name of a local export by creating its temporary directory. Return whether the name was free.
 
     If several processes choose the same name, mkdir succeeds in only one of them.
     """
@@ -149,7 +148,7 @@ def _temporary(final: str) -> str:
 
 
 def _upload(local: str, final: str) -> None:
-    """Copy a directory to an object store, the signatures last."""
+    """Upload the files of an export to an object store. The signatures come last, since they complete the export."""
     names = [
         os.path.relpath(os.path.join(folder, name), local) for folder, _, found in os.walk(local) for name in found
     ]
@@ -175,7 +174,7 @@ def _remove_if_abandoned(temporary: str, now: float) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[bool | None]:
-    """Try to lock a directory for the block. Yield whether that succeeded, or None if locks are not supported."""
+    """Try to lock a directory for the ``with`` block. Yield whether that succeeded, None if locks are unsupported."""
     if fcntl is None:
         yield None
         return
@@ -194,7 +193,7 @@ def _locked(directory: str) -> Iterator[bool | None]:
 
 
 def _kernel() -> bytes:
-    """Return the id of the running kernel, empty if the system does not give one."""
+    """Return the boot id of the running kernel, or empty bytes if the system does not report a boot id."""
     try:
         return files.read_bytes(_BOOT_ID).strip()
     except OSError:
@@ -202,7 +201,7 @@ def _kernel() -> bytes:
 
 
 def _owner(temporary: str) -> bytes | None:
-    """Return the id of the kernel on which the writer of a directory ran, or None if it did not write the id."""
+    """Return the boot id that the writer of a directory recorded there, or None if there is none."""
     try:
         return files.read_bytes(os.path.join(temporary, _OWNER))
     except OSError:
@@ -210,7 +209,7 @@ def _owner(temporary: str) -> bytes | None:
 
 
 def _last_change(directory: str) -> float:
-    """Return the latest time at which anything in a directory was written."""
+    """Return the latest modification time of a directory and everything in it, in seconds since 1970."""
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(directory) for name in names]
     folders = [folder for folder, _, _ in os.walk(directory)]
     return max(os.stat(path).st_mtime for path in [*paths, *folders])

@@ -1,4 +1,4 @@
-"""Run an export with onnxruntime, without torch or onnx."""
+"""Exported models: load and run them with onnxruntime, without torch or onnx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class ExportedModel:
-    """Loaded export; see `load`.
+    """Exported model that `load` has read from a directory, ready to predict with onnxruntime.
 
     An export contains no code. Only its graph is executed, and only with onnxruntime's own operators.
 
@@ -47,7 +47,7 @@ class ExportedModel:
 
     @classmethod
     def load(cls, path: files.PathLike, *, threads: int = 1) -> ExportedModel:
-        """Load an export.
+        """Load an exported model from a directory.
 
         Args:
             path: Directory of the export, or a directory of numbered exports, of which the newest is loaded.
@@ -62,11 +62,11 @@ class ExportedModel:
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """The signatures, by name."""
+        """The signatures (ways to call the model), by name."""
         return self.manifest.signatures
 
     def signature(self, name: str) -> Signature:
-        """Return the signature of that name.
+        """Return the signature called `name`.
 
         Raises:
             InvalidValueError: The export has no such signature.
@@ -108,7 +108,7 @@ class ExportedModel:
         return {name: results[info.tensor] for name, info in called.outputs.items()}
 
     def check(self, inputs: Mapping[str, Any], signature: str = "predict") -> None:
-        """Check inputs as `predict` does, without running the graph.
+        """Check the inputs for `predict` without running the graph.
 
         Raises:
             InvalidValueError: As for `predict`.
@@ -116,7 +116,7 @@ class ExportedModel:
         self._feeds(inputs, self.signature(signature))
 
     def _feeds(self, inputs: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], int]:
-        """Return the arrays for the graph's inputs, and the number of rows."""
+        """Return the arrays to feed to the graph's inputs, and the number of rows in the batch."""
         for name in inputs:
             if name not in signature.inputs:
                 raise InvalidValueError(
@@ -153,11 +153,10 @@ class ExportedModel:
 
 
 def find_export(path: files.PathLike) -> tuple[str, int]:
-    """Return the directory of an export, and the number of exports from which it was chosen.
+    """Return the directory of the newest export at `path`, and the number of exports among which it was chosen.
 
     Args:
-        path: Directory of an export, in which case that number is 0, or a directory of numbered exports, of which the
-            newest is chosen.
+        path: Directory of an export (the number is then 0), or a directory of numbered exports.
 
     Raises:
         ExportError: There is no export at `path`.
@@ -195,9 +194,9 @@ def read_manifest(directory: str) -> Manifest:
 
 
 def _onnxruntime() -> Any:
-    """Import onnxruntime with its telemetry off, unless the user has set the environment variable for it."""
-    # Turn telemetry off before the import, at which onnxruntime reads this variable. By default, version 1.31 and later
-    # store a device id and events under ~/.cache/Microsoft and upload them.
+    """Import onnxruntime with its telemetry turned off, unless the user has set ``ORT_DISABLE_TELEMETRY``."""
+    # Set this variable before the import, because onnxruntime reads it at the import.
+    # By default, onnxruntime 1.31 and later stores a device id and events in ~/.cache/Microsoft, and uploads them.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 

@@ -1,4 +1,4 @@
-"""Outputs of an export in addition to its predictions: outputs of inner layers, and inputs passed through."""
+"""Further outputs of an export besides the predictions: outputs of inner layers, and inputs passed through."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _Outputs = Callable[[Any], Mapping[str, Tensor]]
 
 
 class LayerRecorder:
-    """Records the tensors of some layers while a model is lowered into the graph.
+    """Recorder of the outputs of requested inner layers while a model is converted to ONNX.
 
-    Code that lowers a model layer by layer knows each layer's tensor and calls `record`. For a module that torch's
-    exporter lowers, `lower` adds the layers to the module's outputs.
+    Code that converts a model layer by layer knows each layer's tensor and calls `record`. For a module that torch's
+    exporter converts, `lower` adds the layers to the module's outputs.
 
     Args:
         module: The model.
@@ -42,7 +42,7 @@ class LayerRecorder:
         self._outputs: dict[str, Prediction] = {}
 
     def record(self, graph: GraphBuilder, paths: Collection[str], tensor: str, width: int) -> None:
-        """Record a tensor if it is the output of a requested layer.
+        """Record a tensor as an output of the export, if it is the output of a requested layer.
 
         Args:
             graph: The graph.
@@ -57,10 +57,10 @@ class LayerRecorder:
                 self._outputs[key] = Prediction(tensor=part, dtype="DT_FLOAT", row_shape=(stop - start,))
 
     def lower(self, emit: Callable[[Callable[[_Outputs], _Outputs]], dict[str, Prediction]]) -> dict[str, Prediction]:
-        """Lower a module through torch's exporter, and record the requested layers inside it.
+        """Convert a module with torch's exporter, and record the outputs of the requested layers inside it.
 
         Args:
-            emit: Function that lowers the module. Its argument wraps the function from the module's outputs to
+            emit: Function that converts the module. Its argument wraps the function from the module's outputs to
                 predictions, so that the predictions include the requested layers.
 
         Returns:
@@ -77,7 +77,7 @@ class LayerRecorder:
         return found
 
     def outputs(self) -> dict[str, Prediction]:
-        """Return the recorded layers by key.
+        """Return the recorded outputs of layers by key.
 
         Raises:
             ExportError: A layer was not recorded.
@@ -92,7 +92,7 @@ class LayerRecorder:
 
 
 def lower_forwarded(keys: Sequence[str] | None, received: Received, receiver: ServingInput) -> dict[str, Prediction]:
-    """Return inputs as outputs of the graph, with the type and shape of the serving input. A CSV field is ``[N, 1]``.
+    """Return the inputs that the export passes through as outputs, unchanged. A CSV field has the shape ``[N, 1]``.
 
     Args:
         keys: Names of the inputs; None for all.
@@ -111,7 +111,7 @@ def with_forwarded(
     layers: Sequence[ForwardedLayers],
     forwarded: Sequence[str],
 ) -> dict[str, Signature]:
-    """Return the signatures of an export, including those that the user defined for layers.
+    """Return the signatures of an export: the head's signatures, and the user's signatures for inner layers.
 
     Forwarded inputs appear in ``predict`` and in every signature of layers. ``serving_default`` then equals
     ``predict``.
@@ -158,5 +158,5 @@ def _forwarded(key: str, received: Received, receiver: ServingInput) -> Predicti
 
 
 def _temporary_key(key: str) -> str:
-    """Return a key that differs from the keys of the predictions."""
+    """Return a key for an inner layer that differs from the keys of all predictions."""
     return f"{key} (inner layer)"

@@ -1,4 +1,4 @@
-"""Check of a caller's inputs, and their conversion to the arrays that onnxruntime takes.
+"""Checks of a caller's inputs, and conversion of the inputs to the arrays that onnxruntime takes.
 
 `as_tensor` converts a batch of equally shaped rows, `as_lists` rows of different lengths, `read_rows` rows of CSV.
 
@@ -53,7 +53,7 @@ _NUMBERS = {dtype: re.compile(pattern) for dtype, pattern in NUMBER_PATTERNS.ite
 
 
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
-    """Return a batch as an array of the input's type and shape.
+    """Convert a batch of one input to an array of the type and shape that the input has.
 
     Args:
         name: Name of the input, for messages.
@@ -68,7 +68,7 @@ def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
 
 
 def filled(info: TensorInfo, rows: int) -> Array:
-    """Return a batch in which every row is the input's default."""
+    """Return a batch of `rows` rows for an omitted input. Every row is the input's default."""
     sizes = info.shape[1:]
     if info.holds_lists:
         given = info.default if isinstance(info.default, list) else [info.default]
@@ -91,7 +91,7 @@ class ListFeed:
 
 
 def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
-    """Return rows of different lengths as a padded array.
+    """Convert lists of different lengths, one per row, to one padded array.
 
     Args:
         name: Name of the input, for messages.
@@ -119,7 +119,7 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
 
 
 def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """Check that lists of weights are as long as the lists of values; return the padded arrays by input.
+    """Check that each list of weights is as long as its list of values. Return the padded arrays by input.
 
     Args:
         feeds: Rows by input.
@@ -144,7 +144,7 @@ def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> d
 
 
 class CsvRowError(InvalidValueError):
-    """A row of a CSV input cannot be read.
+    """Error for a row of a CSV input that cannot be read.
 
     Args:
         problem: Second half of the message, after the row: ``has 2 fields where …``.
@@ -158,9 +158,9 @@ class CsvRowError(InvalidValueError):
 
 
 def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | None:
-    """Check rows of CSV; return their fields, ``[rows, fields]``, if the graph cannot split them.
+    """Check rows of CSV. Return their fields, ``[rows, fields]``, if any row has quotes, else None.
 
-    The graph splits at commas and does not handle quotes. The result is None if no row has quotes.
+    Without quotes, the graph can split the rows itself: it splits at commas and does not handle quotes.
 
     Raises:
         CsvRowError: A row has a wrong number of fields, a broken quote, or text in place of a number.
@@ -250,7 +250,7 @@ def _too_large(name: str, item: int, dtype: np.dtype[Any]) -> InvalidValueError:
 
 
 def _has_boolean(value: Any, array: Array) -> bool:
-    """Return whether a list mixes booleans with numbers. numpy would convert them to 0 and 1."""
+    """Return whether a list mixes booleans with numbers. numpy would convert the booleans to 0 and 1."""
     if isinstance(value, np.ndarray) or array.dtype.kind == "b" or not isinstance(value, (list, tuple)):
         return False
     if set(map(type, value)) <= {int, float}:
@@ -265,21 +265,20 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _first_wrong(array: Array, value: Any, info: TensorInfo) -> Any:
-    """Return the first value of a wrong type, for the error message. `array` is `value` as converted by numpy."""
+    """Return the first value of a wrong type, for the error message. `array` is `value` after numpy's conversion."""
     if isinstance(value, (list, tuple)):
         kinds = (int, np.integer) if info.dtype in ("DT_INT64", "DT_INT32") else (int, float, np.number)
         for item in _flat(value):
             if isinstance(item, bool) or not isinstance(item, kinds):
                 return item
         if kinds == (int, np.integer):
-            # Return the largest integer. All values are integers, but numpy converted them to floats, because one is
-            # too large for its integer types.
+            # All values are integers, but one is too large for numpy's integer types. Return the largest integer.
             return int(max(_flat(value), key=lambda item: abs(int(item))))
     return array.flat[0]
 
 
 def _shaped(name: str, array: Array, info: TensorInfo) -> Array:
-    """Check the shape of a batch. A single value per row may be given as ``[batch]`` or as ``[batch, 1]``."""
+    """Return a batch in the shape of its input. ``[batch]`` and ``[batch, 1]`` are converted to each other."""
     if array.ndim == 0:
         raise _not_a_batch(name, array.item())
     sizes = info.shape[1:]
@@ -312,7 +311,7 @@ def _list(row: Any) -> list[Any]:
 
 
 def _flat_info(info: TensorInfo) -> TensorInfo:
-    """Return the description of an input's values if they are not divided into rows."""
+    """Return the description of a list input's values after all lists have been joined into one."""
     return dataclasses.replace(info, shape=(-1,))
 
 

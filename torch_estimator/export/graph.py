@@ -1,4 +1,4 @@
-"""Builder of an ONNX graph that emits each expression once."""
+"""Builder of an ONNX graph. Equal nodes are added only once."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _ELEMENT_TYPES = {
 
 
 class GraphBuilder:
-    """Nodes, constants, inputs and outputs of one graph. A tensor is represented by its name.
+    """ONNX graph under construction: nodes, constants, inputs and outputs. A tensor is represented by its name.
 
-    If an equal operator with the same inputs and attributes was emitted before, `op` returns the earlier tensor. Two
+    If the graph has a node of the same operator, inputs and attributes already, `op` returns its output. Two
     columns that hash the same key thus share the hash.
 
     >>> graph = GraphBuilder()
@@ -63,13 +63,13 @@ class GraphBuilder:
         self._renamed: dict[str, str] = {}
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output; return the output's name."""
+        """Add a node with one output, unless an equal node exists; return the output's name."""
         return self.multi(kind, inputs, outputs=1, domain=domain, **attributes)[0]
 
     def multi(
         self, kind: str, inputs: Sequence[str], *, outputs: int, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Add a node with several outputs; return their names."""
+        """Add a node with several outputs, unless an equal node exists; return the names of the outputs."""
         identity = (kind, domain, tuple(inputs), outputs, repr(sorted(attributes.items())))
         if identity not in self._known:
             names = tuple(self.name(kind.lower()) for _ in range(outputs))
@@ -78,7 +78,7 @@ class GraphBuilder:
         return self._known[identity]
 
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
-        """Add an initializer (numbers or strings); return its name. Equal small initializers are shared."""
+        """Add a constant of numbers or strings; return its name. Equal small constants are stored only once."""
         array = np.asarray(value, dtype=dtype)
         identity: Any = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
         if array.dtype.kind in "OU":
@@ -98,7 +98,7 @@ class GraphBuilder:
         return name
 
     def optional_input(self, name: str, default: Array) -> str:
-        """Declare an input that has the value `default` if a caller omits it; its first dimension may vary in size."""
+        """Declare an input that callers may omit; it is then `default`. The size of its first dimension may vary."""
         self._claim(name)
         tensor = _tensor(default, name)
         shape = [f"{name}_rows", *default.shape[1:]]
@@ -107,7 +107,7 @@ class GraphBuilder:
         return name
 
     def output(self, name: str, tensor: str, info: TensorInfo) -> None:
-        """Make a tensor an output of the graph, under a name that `name` returned."""
+        """Declare a tensor as an output of the graph, under a name that was reserved by the method `name`."""
         made_here = any(tensor in node.output for node in self._nodes)
         if made_here and tensor not in self._renamed:
             self._renamed[tensor] = name
@@ -116,13 +116,13 @@ class GraphBuilder:
         self._outputs.append(_value_info(name, info))
 
     def branch(self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto) -> str:
-        """Add an ``If`` whose branches have one output each; return the output's name."""
+        """Add an ``If`` node whose branches have one output each; return the name of the node's output."""
         name = self.name("if")
         self._nodes.append(helper.make_node("If", [condition], [name], then_branch=then, else_branch=otherwise))
         return name
 
     def inline(self, graph: onnx.GraphProto, inputs: Sequence[str]) -> tuple[str, ...]:
-        """Copy the nodes of another graph, with prefixed names; return the names of its outputs."""
+        """Copy the nodes of another graph into this graph, under new names; return the names of the copied outputs."""
         prefix = self.name("inlined") + "/"
         outer = dict(zip((value.name for value in graph.input), inputs, strict=True))
         for initializer in graph.initializer:
@@ -143,7 +143,7 @@ class GraphBuilder:
         return name
 
     def model(self, *, producer: str, version: str) -> onnx.ModelProto:
-        """Return the finished model."""
+        """Return the finished graph as an ONNX model."""
         nodes = [self._with_output_names(node) for node in self._nodes]
         graph = helper.make_graph(nodes, "estimator", self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
@@ -156,21 +156,21 @@ class GraphBuilder:
         )
 
     def scopes(self, node: str) -> list[str]:
-        """Return the paths of the torch modules that a node comes from, outermost first; empty if none are recorded."""
+        """Return the paths of the nested torch modules that produced a node, the outermost first; empty if unknown."""
         for one in self._nodes:
             if one.name == node:
-                noted = {prop.key: prop.value for prop in one.metadata_props}
+                recorded = {prop.key: prop.value for prop in one.metadata_props}
                 # Leave out the last entry, which is the name of the operator itself.
-                return list(ast.literal_eval(noted.get(_SCOPES, "[]")))[:-1]
+                return list(ast.literal_eval(recorded.get(_SCOPES, "[]")))[:-1]
         return []
 
     @property
     def size(self) -> int:
-        """Size of all numeric constants in bytes."""
+        """Size of all numeric constants of the graph in bytes."""
         return sum(len(tensor.raw_data) for tensor in self._initializers)
 
     def _with_output_names(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """Return a copy of a node in which the tensors that are outputs of the graph have their output names."""
+        """Return a copy of a node in which the outputs of the graph have their final names."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         for names in (copy.input, copy.output):
@@ -179,7 +179,7 @@ class GraphBuilder:
         return copy
 
     def _claim(self, name: str) -> None:
-        """Reserve the name of an input. Unlike other names, it must be used without a change."""
+        """Reserve the name of an input. Raise if it is taken, since callers need the input under exactly this name."""
         if name in self._names:
             raise ExportError(f"the name {name!r} is used twice among the inputs and outputs of the export.")
         self._names.add(name)
@@ -189,8 +189,7 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
     if array.dtype.kind in "OU":
         values = [text.encode() for text in array.ravel().tolist()]
         return helper.make_tensor(name, STRING, array.shape, values)
-    # Pass raw bytes, because make_tensor would otherwise build a list of Python numbers, which takes gigabytes for a
-    # large table.
+    # Pass raw bytes. Otherwise make_tensor would build a list of Python numbers: gigabytes for a large table.
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor(name, kind, array.shape, np.ascontiguousarray(array).tobytes(), raw=True)
 
@@ -201,7 +200,7 @@ def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
 
 
 def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.NodeProto:
-    """Return a copy of an inlined node with prefixed names; add the names of its outputs to `outer`."""
+    """Return a copy of a node with prefixed names. `outer` maps old to new names, and gets the names of the outputs."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.name = prefix + node.name
@@ -217,7 +216,7 @@ def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.N
 
 
 def _rename_subgraph(graph: onnx.GraphProto, outer: dict[str, str], prefix: str) -> None:
-    """Prefix the names in a branch or loop body, whose nodes may also use tensors of the outer graph."""
+    """Prefix the names in a branch or loop body. `outer` maps old to new names of the enclosing graph's tensors."""
     names = dict(outer)
     for value in (*graph.input, *graph.initializer):
         names[value.name] = prefix + value.name

@@ -1,4 +1,4 @@
-"""Lowering of hash buckets and crosses: the hashes of all columns are computed together, as columns of one tensor."""
+"""Export of hash buckets and crosses: ONNX nodes that compute the hashes of all columns together, in one tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_estimator.feature_column.lowering import ChainValue, ComputedSlot, Ha
 
 
 class HashChains:
-    """Writes hash chains into a graph.
+    """Writer of hash chains into the ONNX graph. A chain combines values by hashing, one after the other.
 
     Args:
         graph: The graph to add nodes to.
@@ -34,7 +34,7 @@ class HashChains:
         self._seen = seen_strings
 
     def lower(self, chains: Sequence[HashChain]) -> str:
-        """Return the ids of all chains, int64 ``[N, len(chains)]``, in their order; -1 for no id."""
+        """Return the id of each hash chain in each row, int64 ``[N, len(chains)]``. A missing id is -1."""
         graph = self._graph
         values, place = self._values(chains)
         hashes = self._combined(chains, values, place)
@@ -43,7 +43,9 @@ class HashChains:
         return self._without_missing(chains, ids)
 
     def lower_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
-        """Return the ids of a cross with leaves that hold lists, int64 ``[N, n]``; the last leaf varies fastest.
+        """Return the ids of a cross of lists, one id for each combination of values from the crossed columns (leaves).
+
+        The ids are int64 ``[N, n]``. The last leaf varies fastest.
 
         Args:
             start: Start value of the hash, with which the first leaf's values are combined.
@@ -66,7 +68,7 @@ class HashChains:
         return graph.op("Where", gone, graph.constant(-1, np.int64), ids) if gone else ids
 
     def _either_missing(self, left: str, right: str, left_shape: str, right_shape: str) -> str:
-        """Return which pairs have a missing value, bool ``[N, n * m]``; '' if neither side has missing values.
+        """Return for each pair of values whether either is missing, bool ``[N, n * m]``; '' if no value can be missing.
 
         Args:
             left: Which values of the left side are missing, bool ``[N, n]``, or ''.
@@ -93,7 +95,7 @@ class HashChains:
         return self._graph.op("Reshape", tensor, self._graph.constant([0, -1], np.int64))
 
     def _is_missing(self, key: str) -> str:
-        """Return whether each value of a raw column is missing: ``''`` or -1."""
+        """Return for each value of a raw column whether it is missing, which means ``''`` or -1."""
         raw = self._raw[key]
         sign = (
             self._graph.constant(-1, np.int64) if raw.dtype == "int64" else self._graph.constant(np.array("", object))
@@ -101,7 +103,7 @@ class HashChains:
         return self._graph.op("Equal", raw.tensor, sign)
 
     def _values(self, chains: Sequence[HashChain]) -> tuple[str, dict[ChainValue, int]]:
-        """Return all values of all chains as columns of one uint64 tensor, and the column of each value."""
+        """Return one uint64 tensor with the values of all hash chains as columns, and the column of each value."""
         graph = self._graph
         wanted = list(dict.fromkeys(value for chain in chains for value in chain.values))
         place: dict[ChainValue, int] = {}
@@ -111,7 +113,7 @@ class HashChains:
             pieces.append(self._hashes(hashed))
             place.update((value, index) for index, value in enumerate(hashed))
         for tensor in dict.fromkeys(value.tensor for value in wanted if isinstance(value, ComputedSlot)):
-            # Use the whole tensor, because a cross takes every slot of a column.
+            # Append the whole tensor, because a cross uses all ids of a column.
             slots = sorted(v.slot for v in wanted if isinstance(v, ComputedSlot) and v.tensor == tensor)
             first = len(place)
             place.update((ComputedSlot(tensor=tensor, slot=slot), first + slot) for slot in slots)
@@ -119,7 +121,7 @@ class HashChains:
         return concat(graph, pieces), place
 
     def _hashes(self, values: Sequence[HashedKey]) -> str:
-        """Return the hashes of raw columns, uint64 ``[N, len(values)]``."""
+        """Return the 64-bit hashes of raw columns, uint64 ``[N, len(values)]``."""
         graph = self._graph
         keys = list(dict.fromkeys(value.key for value in values))
         murmur = murmur3(graph, concat(graph, [text(graph, self._raw[key]) for key in keys]))
@@ -132,7 +134,7 @@ class HashChains:
         return concat(graph, columns)
 
     def _farmhash(self, key: str, unseen: str) -> str:
-        """Return the farmhash of strings that were seen in training, and `unseen` for other strings.
+        """Return the farmhash of each string seen in training, and the given hash `unseen` for any other string.
 
         No ONNX operator computes farmhash, so the graph has a table of the hashes of seen strings.
         """
@@ -141,8 +143,8 @@ class HashChains:
         if not strings:
             return unseen
         hashes = hash_strings(strings, "farmhash").view(np.int64)
-        # Choose the table's default, which marks unseen strings. Any 64-bit number may be a hash, so take the first
-        # negative number that is not the hash of a seen string.
+        # The table returns `absent` for unseen strings. Any 64-bit number may be the hash of a string.
+        # Therefore take the first negative number that is not the hash of a seen string.
         taken = set(hashes.tolist())
         absent = next(number for number in range(-1, -len(taken) - 2, -1) if number not in taken)
         found = graph.op(
@@ -154,15 +156,15 @@ class HashChains:
             default_int64=absent,
         )
         is_unseen = graph.op("Equal", found, graph.constant(absent, np.int64))
-        # Cast to signed numbers, which keeps the bits, because onnxruntime has no Where for unsigned numbers.
+        # Cast to signed numbers, because onnxruntime has no Where for unsigned numbers. The cast keeps the bits.
         either = graph.op("Where", is_unseen, graph.op("Cast", unseen, to=INT64), found)
         return graph.op("Cast", either, to=UINT64)
 
     def _combined(self, chains: Sequence[HashChain], values: str, place: Mapping[ChainValue, int]) -> str:
-        """Return the chains before the modulus, uint64 ``[N, len(chains)]``.
+        """Return the hash of each chain, before the modulus is taken, uint64 ``[N, len(chains)]``.
 
         All chains are computed together: step i is a single FingerprintCat64 over the i-th values of all chains that
-        have one.
+        are long enough.
         """
         graph = self._graph
         pieces: list[str] = []
@@ -192,13 +194,13 @@ class HashChains:
         return select(graph, concat(graph, pieces), positions, len(chains))
 
     def _mixed(self, values: str) -> str:
-        """Return the half of FingerprintCat64 that depends on the second argument only."""
+        """Return the part of farmhash's FingerprintCat64 that depends only on the second of its two arguments."""
         graph = self._graph
         multiplier = graph.constant(FINGERPRINT_MULTIPLIER, np.uint64)
         return graph.op("Mul", self._shift_mix(graph.op("Mul", values, multiplier)), multiplier)
 
     def _fingerprint_cat(self, first: str, mixed: str) -> str:
-        """Return FingerprintCat64 of `first` and a second argument.
+        """Combine two hashes by farmhash's FingerprintCat64. The second hash is given as the result of `_mixed`.
 
         Args:
             first: First argument.
@@ -216,7 +218,7 @@ class HashChains:
         return graph.op("BitwiseXor", value, shifted)
 
     def _without_missing(self, chains: Sequence[HashChain], ids: str) -> str:
-        """Replace a chain's id by -1 in rows in which one of its `missing` keys has a missing value."""
+        """Replace the id of a hash chain by -1 in rows where a raw column listed in its `missing` has no value."""
         graph = self._graph
         keys = list(dict.fromkeys(key for chain in chains for key in chain.missing))
         if not keys:
@@ -237,7 +239,7 @@ class HashChains:
 
 
 def murmur3(graph: GraphBuilder, strings: str) -> str:
-    """Return 64-bit hashes of strings, uint64 of the same shape: two 32-bit MurmurHash3, high half first."""
+    """Return 64-bit hashes of strings. Each consists of two 32-bit MurmurHash3 values with different seeds."""
     high, low = (
         graph.op(
             "Cast",
@@ -256,7 +258,7 @@ def text(graph: GraphBuilder, raw: RawTensor) -> str:
 
 
 def concat(graph: GraphBuilder, pieces: Sequence[str]) -> str:
-    """Put tensors ``[N, *]`` side by side."""
+    """Concatenate tensors ``[N, *]`` along the second dimension."""
     return pieces[0] if len(pieces) == 1 else graph.multi("Concat", pieces, outputs=1, axis=1)[0]
 
 

@@ -1,4 +1,4 @@
-"""Lowering of heads: the graph to which a head adds its predictions, and the signatures of the exported model.
+"""Export of heads: the graph to which a head adds its predictions, and the signatures of the exported model.
 
 Each head adds its predictions itself, in `torch_estimator.heads.Head.lower`.
 """
@@ -30,7 +30,7 @@ _DTYPES = {
 
 
 class HeadGraph:
-    """Graph that is passed to heads; `torch_estimator.heads.serving.Graph` describes the methods."""
+    """Graph builder that is passed to a head. It implements the protocol `torch_estimator.heads.serving.Graph`."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
@@ -40,9 +40,8 @@ class HeadGraph:
     def trace(
         self, function: Callable[[Tensor], Mapping[str, Tensor]], logits: Prediction, *, what: str
     ) -> dict[str, Prediction]:
-        """Add a torch function of the logits by means of torch's ONNX exporter."""
-        # Run the function on two rows to get the keys, dtypes and shapes of its results, which are needed before torch
-        # exports it.
+        """Convert a torch function of the logits to ONNX nodes of the graph; return the function's results by key."""
+        # Run the function on two rows, to learn the keys, dtypes and shapes of its results before the conversion.
         with torch.no_grad():
             example = function(torch.zeros(2, *logits.row_shape))
         inputs = [Inlined(tensor=logits.tensor, row_shape=logits.row_shape, dtype="float32")]
@@ -72,7 +71,7 @@ def lower_predictions(head: Any, graph: GraphBuilder, logits: Prediction) -> dic
 
 
 def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, TensorInfo]) -> dict[str, Signature]:
-    """Return the signatures of an export by name.
+    """Return the signatures of an exported model by name.
 
     The methods classify and regress take each example as one string. If the inputs are anything else, the only
     signature is ``predict``, which is then ``serving_default`` as well. Predictions that the head did not make are
@@ -104,12 +103,12 @@ def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, 
 
 
 def tensor_info(prediction: Prediction, tensor: str) -> TensorInfo:
-    """Return the description of a prediction that is the graph output `tensor`, for a signature."""
+    """Describe a prediction for a signature. `tensor` is the name of the graph's output."""
     return TensorInfo(dtype=prediction.dtype, shape=(-1, *prediction.row_shape), tensor=tensor)
 
 
 def dtype_name(dtype: torch.dtype, key: str) -> str:
-    """Return TensorFlow's name of a torch dtype.
+    """Return TensorFlow's name of a torch dtype, such as ``DT_FLOAT``.
 
     Raises:
         ExportError: An export cannot have this dtype; the error names the prediction `key`.

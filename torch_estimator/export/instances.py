@@ -1,4 +1,4 @@
-"""Conversion of JSON instances, one object per row, to columns, and of outputs to rows."""
+"""Conversion of JSON instances (one object per row) to lists of values per input, and of outputs to rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NESTED = {list, dict}
 
 
 class InstanceError(InvalidValueError):
-    """An instance does not fit a signature.
+    """Error for a JSON instance that does not fit a signature.
 
     Args:
         problem: The message, which does not name the file and line of the instance.
@@ -29,7 +29,7 @@ class InstanceError(InvalidValueError):
 
 
 def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list[Any]]:
-    """Return the values of each input, one per row.
+    """Convert JSON instances to one list of values per input of a signature.
 
     Args:
         instances: JSON values, one per row: an object with the signature's inputs (those with a default may be
@@ -58,14 +58,14 @@ def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list
 
 
 def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return one dict of plain Python values per row."""
+    """Convert arrays of outputs to one dict of plain Python values per row."""
     lists = {name: array.tolist() for name, array in outputs.items()}
     rows = min((len(values) for values in lists.values()), default=0)
     return [{name: values[row] for name, values in lists.items()} for row in range(rows)]
 
 
 def _row(instance: Any, signature: Signature) -> dict[str, Any]:
-    """Return the value of each input for one instance."""
+    """Return the value of each input in one instance. An omitted input gets its default."""
     given = _as_object(instance, signature)
     for name in given:
         if name not in signature.inputs:
@@ -93,7 +93,7 @@ def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:
 
 
 def decoded(value: Any, name: str) -> Any:
-    """Decode ``{"b64": …}``, the notation of bytes in JSON."""
+    """Return a JSON value in which bytes, written as ``{"b64": …}``, are decoded."""
     if isinstance(value, list):
         return [decoded(item, name) for item in value]
     if not isinstance(value, Mapping):
@@ -108,7 +108,7 @@ def decoded(value: Any, name: str) -> Any:
 
 
 def bare_value(value: Any, shape: Sequence[int]) -> Any:
-    """Return the single value of an input that may also be given as a list of one."""
+    """Unwrap a list of one value if the input takes a single value per row; return other values unchanged."""
     if shape[1:] in ((), (1,)) and isinstance(value, list) and len(value) == 1:
         return value[0]
     return value

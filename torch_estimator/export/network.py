@@ -1,4 +1,4 @@
-"""Lowering of models: premade models by hand-written code, any other module through torch's exporter.
+"""Export of models to ONNX: premade models by hand-written code, all other modules by torch's exporter.
 
 The graph of the hand-written code has about half the latency of the graph that torch's exporter makes of the same
 model.
@@ -57,7 +57,7 @@ def lower_network(
     recorder: LayerRecorder | None = None,
     joined: Callable[[Any], torch.Tensor] | None = None,
 ) -> Prediction:
-    """Emit a model; return its logits, float32 ``[N, width]``.
+    """Add the nodes of a model to the graph; return its logits, float32 ``[N, width]``.
 
     Args:
         graph: Graph to which nodes are added.
@@ -93,13 +93,13 @@ def lower_functions(
     predictions: Callable[[Any], Mapping[str, torch.Tensor]],
     recorder: LayerRecorder,
 ) -> dict[str, Prediction]:
-    """Emit a module and the function from its outputs to predictions; see `lower_module`."""
+    """Add the nodes of a module, and of the function from its outputs to predictions; return the predictions by key."""
     body, body_inputs = _after_input_layer(graph, module, inputs, recorder)
     return recorder.lower(lambda extend: lower_module(graph, body, body_inputs, extend(predictions)))
 
 
 def _baseline(graph: GraphBuilder, module: Baseline, anything: str) -> Prediction:
-    """Emit the bias once per row. `anything` is any tensor with the right number of rows."""
+    """Return the logits of a baseline: the bias, once per row. `anything` is any tensor with the batch's rows."""
     bias = array(module.baseline.bias)
     batch = graph.op("Shape", anything, start=0, end=1)
     shape = graph.op("Concat", batch, graph.constant([len(bias)], np.int64), axis=0)
@@ -108,7 +108,7 @@ def _baseline(graph: GraphBuilder, module: Baseline, anything: str) -> Predictio
 
 
 def is_canned(module: Any) -> bool:
-    """Return whether a module consists of the premade linear model and network, or one of them."""
+    """Return whether a module is a premade model with a linear part, a deep part, or both."""
     linear, dnn = getattr(module, "linear", None), getattr(module, "dnn", None)
     known = isinstance(getattr(linear, "linear_model", None), LinearModel)
     deep = getattr(getattr(dnn, "input_from_feature_columns", None), "input_layer", None)
@@ -118,7 +118,7 @@ def is_canned(module: Any) -> bool:
 def _after_input_layer(
     graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, recorder: LayerRecorder
 ) -> tuple[nn.Module, ModuleInputs]:
-    """Emit the input layer of a module with feature columns; return the rest of the module and its inputs."""
+    """Add the nodes of a module's input layer, if it has one. Return the rest of the module and its inputs."""
     if not isinstance(module, ColumnsThenModule):
         return module, inputs
     layer = module.input_layer
@@ -165,7 +165,7 @@ def _categorical(graph: GraphBuilder, model: LinearModel, table: Table, features
 
 
 def _weights(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
-    """Emit a weight per id, float32 ``[N, n]``, zero for padding."""
+    """Return the weight of each id in a column's lists, float32 ``[N, n]``. Ids that are padding have weight 0."""
     if bag.weights is not None:
         return features[bag.weights]
     missing = graph.op("Equal", features[bag.feature], graph.constant(bag.padding, np.int64))
@@ -173,7 +173,14 @@ def _weights(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
 
 
 def _pooled(graph: GraphBuilder, rows: str, weights: str, combiner: Combiner) -> str:
-    """Emit the function `pool`: float32 ``[N, dimension]`` from rows ``[N, n, dimension]`` and weights ``[N, n]``."""
+    """Combine the vectors of each list by sum, mean or sqrtn, float32 ``[N, dimension]``.
+
+    Args:
+        graph: Graph to which nodes are added.
+        rows: Vectors of the ids, ``[N, n, dimension]``.
+        weights: Weights of the ids, ``[N, n]``.
+        combiner: How the vectors are combined.
+    """
     if combiner != "sum":
         weights = graph.op("Relu", weights)
     axis = graph.constant([1], np.int64)
@@ -210,14 +217,14 @@ def _dense(graph: GraphBuilder, dense: Any, value: str) -> str:
 
 
 def _product(graph: GraphBuilder, value: str, kernel: FloatArray, bias: FloatArray | None = None) -> str:
-    """Emit ``value @ kernel + bias`` with the same rounding as in torch."""
+    """Add nodes that compute ``value @ kernel + bias`` with the same rounding as in torch."""
     constants = [kernel] if bias is None else [kernel, bias]
     if kernel.shape[1] > 1:
-        # Use float32 for several columns, because onnxruntime and torch then add the products in the same order, with
-        # the same result bit for bit.
+        # Use float32 for several columns. For these, onnxruntime and torch add the products in the same order.
+        # Their results are then equal bit for bit.
         return graph.multi("Gemm", [value, *(graph.constant(c, hint="dense") for c in constants)], outputs=1)[0]
-    # Use double precision for one column, for which the orders differ. The order then does not change the float32
-    # result.
+    # Use float64 for a single column, because onnxruntime and torch then add the products in different orders.
+    # In float64, the order does not change the result that is rounded to float32.
     wide = [graph.op("Cast", value, to=DOUBLE), *(graph.constant(c, np.float64, hint="dense") for c in constants)]
     return graph.op("Cast", graph.multi("Gemm", wide, outputs=1)[0], to=FLOAT)
 
@@ -231,7 +238,7 @@ def _batch_norm(graph: GraphBuilder, norm: nn.BatchNorm1d, value: str) -> str:
 
 
 def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, str]) -> str:
-    """Emit the input of a network, float32 ``[N, width]``, with the columns in the order of their names."""
+    """Return the output of an input layer: all feature columns side by side, by name, float32 ``[N, width]``."""
     layout = layer.layout
     by_source: dict[str, list[int]] = {}
     for part in sorted(layout.parts, key=lambda part: part.index):
@@ -259,16 +266,16 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     if layout.numeric:
         pieces.append(features[DNN_NUMERIC])
         rows += by_source[DNN_NUMERIC]
-    # Keep the order of training, because the rounding of a sum depends on its order. With raw numbers of 1e5, different
-    # rounding is visible in the probabilities.
+    # Keep the columns in the order of training, because the rounding of a sum depends on the order.
+    # If raw numbers are as large as 1e5, different rounding is visible in the probabilities.
     in_order = sorted(range(len(rows)), key=rows.__getitem__)
     return select(graph, concat(graph, pieces), in_order, len(rows))
 
 
 def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: int) -> str:
-    """Emit how often each id occurs in a row, float32 ``[N, width]``."""
-    # Compare each position with the only slot that can hold its id, which takes a sixth of the time of OneHot and a
-    # sum.
+    """Return how often each id occurs in each row, for indicator columns, float32 ``[N, width]``."""
+    # In each turn, compare every position of the output with one of the ids that its column has in the row.
+    # This takes a sixth of the time of OneHot and a sum.
     positions = graph.constant([list(range(width))], np.int64, hint="positions")
     most = max(item.column.slots for item in placed)
     total = ""
@@ -276,7 +283,7 @@ def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: i
         slots = [item.start + min(turn, item.column.slots - 1) for item in placed for _ in range(item.rows)]
         hit = graph.op("Equal", graph.op("Gather", ids, graph.constant(slots, np.int64), axis=1), positions)
         if turn:
-            # Mask the columns with fewer slots than this turn, because all their slots have been counted.
+            # Skip columns whose ids have all been counted in earlier turns.
             open_ = [[turn < item.column.slots for item in placed for _ in range(item.rows)]]
             hit = graph.op("And", hit, graph.constant(open_, np.bool_))
         count = graph.op("Cast", hit, to=FLOAT)
@@ -285,7 +292,7 @@ def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: i
 
 
 def _bag_counts(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
-    """Emit the sum of the weights of each id in a row, float32 ``[N, rows]``."""
+    """Return the sum of each id's weights in each row, for an indicator column of lists, float32 ``[N, ids]``."""
     ids = features[bag.feature]
     batch = graph.op("Shape", ids, start=0, end=1)
     shape = graph.op("Concat", batch, graph.constant([bag.padding + 1], np.int64), axis=0)
@@ -295,7 +302,10 @@ def _bag_counts(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> s
 
 
 def _embeddings(graph: GraphBuilder, weight: str, layout: EmbeddingTableLayout, ids: str) -> str:
-    """Emit the combined vectors of a table's columns without bags, float32 ``[N, columns * dimension]``."""
+    """Look up and combine the vectors of the columns in one embedding table, float32 ``[N, columns * dimension]``.
+
+    Columns with lists or weights are not included.
+    """
     vectors = graph.op("Gather", weight, ids)
     if layout.slots != len(layout.columns):
         combiners = [column.combiner for column in layout.columns]
@@ -307,7 +317,7 @@ def _embeddings(graph: GraphBuilder, weight: str, layout: EmbeddingTableLayout, 
 def _combiner(
     graph: GraphBuilder, columns: Sequence[PlacedIds], combiners: Sequence[Combiner], rows: int, ids: str
 ) -> str:
-    """Emit the weight with which each slot counts in each column's vector, float32 ``[N, columns, slots]``."""
+    """Return the weight of each id in the combined vector of each column, float32 ``[N, columns, ids per row]``."""
     member = np.zeros((1, len(columns), columns[-1].stop), np.float32)
     power = np.zeros((1, len(columns), 1), np.float32)
     exponents = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}
@@ -344,6 +354,6 @@ def _sum(graph: GraphBuilder, parts: list[str]) -> str:
 
 
 def array(tensor: torch.Tensor) -> FloatArray:
-    """Return a tensor's values as a float32 array on the host."""
+    """Return a tensor's values as a float32 numpy array."""
     values: FloatArray = tensor.detach().cpu().to(torch.float32).numpy()
     return values

@@ -1,4 +1,4 @@
-"""Lowering of serving inputs: the graph converts the values that a caller sends to raw columns, ``[N, width]``."""
+"""Export of serving inputs: ONNX nodes that convert the values a caller sends to raw columns, ``[N, width]``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OUT_OF_RANGE = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """Serving input, lowered into the graph.
+    """Inputs of the ONNX graph, and the raw columns that the graph computes from them.
 
     Attributes:
         raw: Raw columns by key, ``[N, width]``.
@@ -45,7 +45,7 @@ class Received:
 
 
 def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
-    """Emit a serving input: the graph's inputs, their parsing, and the user's transform."""
+    """Add a serving input to the graph: declare the inputs, parse their values, and apply the user's transform."""
     if receiver.kind == "csv":
         inputs, raw, csv = _lower_csv(graph, receiver)
         return Received(raw=_transformed(graph, receiver, raw), inputs=inputs, csv=csv)
@@ -95,7 +95,7 @@ def _amount(width: int) -> str:
 
 
 def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]) -> dict[str, RawTensor]:
-    """Add the features that the user's transform computes from raw numbers."""
+    """Return the raw columns, plus the features that the user's transform (if there is one) computes from them."""
     transform: Any = receiver.transform
     if transform is None:
         return raw
@@ -126,7 +126,7 @@ def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, Raw
 def _lower_csv(
     graph: GraphBuilder, receiver: ServingInput
 ) -> tuple[dict[str, TensorInfo], dict[str, RawTensor], CsvFormat]:
-    """Emit a CSV input; return the signature's inputs, the raw columns and the format.
+    """Add a CSV input to the graph. Return the inputs of the signature, the raw columns and the CSV format.
 
     The graph splits rows at commas and does not handle quotes. A row with a wrong number of fields, with a quote, or
     with text in place of a number makes onnxruntime fail. A caller may split the rows itself and pass the fields in a
@@ -164,7 +164,7 @@ def _lower_csv(
 
 
 def _fill_empty(graph: GraphBuilder, values: str, defaults: list[str]) -> str:
-    """Emit the replacement of empty fields by the defaults of their columns."""
+    """Add nodes that replace empty CSV fields by the defaults of their columns."""
     if not any(defaults):
         return values
     empty = graph.op("Equal", values, graph.constant(np.array("", dtype=object)))
@@ -172,22 +172,22 @@ def _fill_empty(graph: GraphBuilder, values: str, defaults: list[str]) -> str:
 
 
 def _parse_numbers(graph: GraphBuilder, values: str, dtype: str) -> str:
-    """Emit the conversion of text to numbers."""
+    """Add nodes that convert CSV text to numbers. Text that is not a number makes onnxruntime fail."""
     good = graph.op("RegexFullMatch", values, pattern=NUMBER_PATTERNS[DTYPES[dtype]])
-    # Replace text that is not a number by an empty string, on which Cast fails.
+    # Replace text that is not a number by an empty string, so that Cast fails.
     checked = graph.op("Where", good, values, graph.constant(np.array("", dtype=object)))
     return graph.op("Cast", checked, to=INT64 if dtype == "int64" else FLOAT)
 
 
 def _given_fields(fields: str, width: int) -> onnx.GraphProto:
-    """Return the branch that takes the fields from the optional input."""
+    """Return the branch of the graph's ``If`` node that reads CSV fields already split by the caller."""
     node = helper.make_node("Identity", [fields], ["given_fields"])
     output = helper.make_tensor_value_info("given_fields", STRING, ["rows", width])
     return helper.make_graph([node], "fields_given", [], [output])
 
 
 def _split_rows(graph: GraphBuilder, row: str, width: int) -> onnx.GraphProto:
-    """Return the branch that splits rows at commas.
+    """Return the branch of the graph's ``If`` node that splits CSV rows at commas.
 
     ONNX has no operator that raises an error. If a row cannot be split, the branch gathers fields that do not exist.
     The error shows the name of that node, which describes the problem.

@@ -1,4 +1,4 @@
-"""Description of an export with its inputs and outputs, which is the content of ``signatures.json``."""
+"""Description of an export with its inputs and outputs, stored in the file ``signatures.json``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Default = str | float | int | list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """One input or output of a signature.
+    """Description of one input or output of an exported model.
 
     Attributes:
         dtype: TensorFlow's name of the type, for instance ``DT_STRING``.
@@ -61,13 +61,13 @@ class TensorInfo:
 
     @property
     def holds_lists(self) -> bool:
-        """Whether the rows are lists of any length."""
+        """Whether each row is a list, whose length may vary from row to row."""
         return self.shape == (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One way to call an export.
+    """One way to call an exported model, with its inputs and outputs.
 
     Attributes:
         method_name: TensorFlow Serving's name of the kind of call, such as `PREDICT`.
@@ -82,7 +82,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvField:
-    """A field of a CSV row that the model uses.
+    """Type and default of one CSV field that the model uses.
 
     Attributes:
         dtype: Type of the value, for instance ``DT_FLOAT``.
@@ -95,7 +95,7 @@ class CsvField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
-    """Format of a CSV input.
+    """Format of an input whose rows are lines of CSV.
 
     Attributes:
         tensor: Graph input for rows of text without quotes, ``[rows]``.
@@ -112,7 +112,7 @@ class CsvFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashing:
-    """Hash functions that the graph applies to strings.
+    """Hash functions that the ONNX graph applies to strings.
 
     Attributes:
         functions: Hash function of each hashed column.
@@ -128,7 +128,7 @@ class Hashing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Content of ``signatures.json``.
+    """Description of an export, which is the content of ``signatures.json``.
 
     Attributes:
         signatures: Signatures by name.
@@ -149,17 +149,17 @@ class Manifest:
     csv: CsvFormat | None = None
 
     def to_json(self) -> str:
-        """Return the content as JSON."""
+        """Return the manifest as JSON text, for the file ``signatures.json``."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": MODEL_FILE, **asdict(self)}
         return json.dumps(_without_none(content), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Return the manifest in a JSON text.
+        """Parse a manifest from the JSON text of ``signatures.json``.
 
         Args:
             text: Text that `to_json` returned.
-            where: Place of the text for messages.
+            where: Path of the file, for messages.
 
         Raises:
             ExportError: The text is not a manifest, or of a newer format.
@@ -222,7 +222,7 @@ def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
 
 
 def _check_default(info: TensorInfo) -> None:
-    """Check the type and the shape of a default."""
+    """Check that the default value of an input has the input's type and the shape of a row."""
     row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
     if info.dtype == "DT_STRING" and not all(isinstance(text, str) for text in row.flat):
         raise TypeError(f"the default {info.default!r:.100} must be text")
@@ -258,7 +258,7 @@ def _csv(content: Mapping[str, Any] | None) -> CsvFormat | None:
 
 
 def _check_csv(manifest: Manifest) -> None:
-    """Check that the CSV format fits the signatures."""
+    """Check that a manifest's CSV fields are columns of the CSV format, and that the CSV rows are strings."""
     csv = manifest.csv
     if csv is None:
         return

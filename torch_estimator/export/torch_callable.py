@@ -1,4 +1,4 @@
-"""Copy a torch function into the graph through torch's ONNX exporter, and explain the error if that fails."""
+"""Conversion of torch functions to ONNX nodes by torch's exporter, and explanation of its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNTRANSLATED = re.compile(r"translating node %(\w+) .*?target=torch\.ops\.([\w.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inlined:
-    """Tensor of the graph, described as an argument of a torch function.
+    """Tensor of the ONNX graph, with the shape and dtype that it has as an argument of a torch function.
 
     Attributes:
         tensor: Name of the tensor in the graph.
@@ -38,7 +38,7 @@ class Inlined:
     dtype: str
 
     def example(self, rows: int = 3) -> torch.Tensor:
-        """Return a tensor of ones of this type and shape."""
+        """Return a torch tensor of ones with this shape and dtype, with which the function is traced."""
         sizes = [2 if size == -1 else size for size in self.row_shape]
         return torch.ones(rows, *sizes, dtype=getattr(torch, self.dtype))
 
@@ -58,7 +58,7 @@ def inline(
     what: str,
     module: nn.Module | None = None,
 ) -> tuple[str, ...]:
-    """Copy a torch function into the graph; return the names of its output tensors.
+    """Convert a torch function to ONNX nodes, and add them to the graph; return the names of the output tensors.
 
     Args:
         graph: Graph to which nodes are added.
@@ -99,7 +99,7 @@ def inline(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the warnings and log lines of torch's exporter, which concern its own internals."""
+    """Silence the warnings and log lines of torch's exporter in a ``with`` block. They concern its own internals."""
     levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
     for name in levels:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -128,7 +128,7 @@ class _Function(nn.Module):
 
 
 def _raise_user_error(error: BaseException) -> None:
-    """Raise the `UserError` among the causes of an error, if the function raised one while it was traced."""
+    """Raise the `UserError` that caused an error of torch's exporter, if the traced function raised a `UserError`."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
@@ -137,7 +137,7 @@ def _raise_user_error(error: BaseException) -> None:
 
 
 def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], Any]) -> str:
-    """Return a description of why an export failed and what to do, without a full stop.
+    """Return a phrase that says why an export failed and what to do.
 
     The description names the operator that has no ONNX form, or else the line of the user's module that failed.
 
@@ -155,7 +155,7 @@ def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], 
     cause = chain[-1]
     frame = _innermost(cause, {id(module): path for path, module in root.named_modules() if path})
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    # Take two lines of torch's message: the first often says only that something failed, and the second what failed.
+    # Take two lines of torch's message: often the first says only that something failed, and the second says what.
     problem = f"{type(cause).__name__}: {' '.join(lines[:2]).rstrip('.')}" if lines else type(cause).__name__
     if _DATA_DEPENDENT in problem:
         problem += "; write it with torch operations whose flow does not depend on the values"
@@ -166,14 +166,14 @@ def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], 
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, its cause, the cause of that, and so on."""
+    """Yield an error and its chain of causes, from the error itself to the original cause."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def in_module(scopes: Sequence[str]) -> str:
-    """Return a phrase that names the innermost of the user's modules, given the paths of all running modules."""
+    """Return the phrase " in its module <path>" for the innermost of nested modules; empty if the path is unknown."""
     path = _below_root(scopes[-1]) if scopes else ""
     return f" in its module {path}" if path else ""
 
@@ -190,14 +190,14 @@ def _in(place: tuple[str, str] | None) -> str:
 
 
 def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, str, str] | None:
-    """Return the innermost module in the traceback, its path, and the source line that it was running."""
+    """Return the innermost torch module in an error's traceback, its path, and the source line that failed."""
     found = None
     step = error.__traceback__
     while step is not None:
         module = step.tb_frame.f_locals.get("self")
         code = step.tb_frame.f_code
         if isinstance(module, nn.Module) and code.co_name in ("forward", "call"):
-            # Take the name of a Keras layer, which is not a submodule of the exported module.
+            # A Keras layer is not a submodule of the exported module, so it has no path. Take its name.
             path = paths.get(id(module), getattr(module, "name", None))
             if isinstance(path, str):
                 found = (module, path, linecache.getline(code.co_filename, step.tb_lineno).strip())
@@ -206,7 +206,9 @@ def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, 
 
 
 def _traced(trace: Callable[[], Any], name: str, target: str) -> tuple[str, tuple[str, str] | None]:
-    """Return the operator as the user's module calls it, and the module's path and type.
+    """Return the torch operator that the user's module calls, for a node that could not be converted to ONNX.
+
+    The second result is the path and the type of the module, or None if they are unknown.
 
     Args:
         trace: As for `describe_problem`.

@@ -1,4 +1,4 @@
-"""Write an export: build the graph and its signatures, write them into a new directory, and load them as a test."""
+"""Writer of exports: build the ONNX graph and its signatures, write them into a new directory, load them as a test."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from torch_estimator.serving_input import ServingInput
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
 
-# Largest model that is written as one protobuf message, which is limited to 2 GiB. Larger models keep their tensors in
-# a second file.
+# Largest model in bytes that is written as one file, because a protobuf message is limited to 2 GiB.
+# The tensors of a larger model are written into a second file.
 LARGEST_MODEL = 2**31 - 2**24
 
-# Matches the message of onnxruntime about an operator that it does not implement for a dtype.
+# Pattern of onnxruntime's error message for an operator that is not implemented for a dtype.
 _NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 
@@ -115,7 +115,10 @@ def build(
     layers: Sequence[ForwardedLayers] = (),
     structure: Structure | None = None,
 ) -> tuple[GraphBuilder, Manifest]:
-    """Return the graph and the manifest of an export. The arguments are those of `write_export`."""
+    """Return the ONNX graph of an export, and its manifest (the content of ``signatures.json``).
+
+    The arguments are those of `write_export`.
+    """
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
     inputs = _inputs(graph, transform, received, receiver, structure)
@@ -132,7 +135,7 @@ def build(
         predictions |= more
     outputs = {}
     for key, prediction in predictions.items():
-        # Rename an output that has the name of an input, which ONNX does not allow.
+        # Rename an output that has the name of an input, because names in an ONNX graph must be unique.
         name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = tensor_info(prediction, name)
         graph.output(name, prediction.tensor, outputs[key])
@@ -156,11 +159,11 @@ def _inputs(
     receiver: ServingInput,
     structure: Structure | None,
 ) -> ModuleInputs:
-    """Return the inputs of the module, lowered from the serving input."""
+    """Return the tensors that the module takes, after adding the nodes that compute them from the serving input."""
     if transform is None:
         return raw_inputs(received, receiver, structure)
     if isinstance(transform, RowCount):
-        # Return any input: a baseline needs only the number of rows.
+        # Use any input, because a baseline needs only the number of rows.
         for raw in received.raw.values():
             return named_inputs({ROWS: Inlined(tensor=raw.tensor, row_shape=(0,), dtype="float32")})
         raise ExportError("a baseline needs a serving input with at least one column, to know how many rows there are.")
@@ -172,7 +175,7 @@ def _inputs(
 
 
 def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
-    """Return the inputs. For inputs of weights, `TensorInfo.lengths_of` is set to the name of the input of values."""
+    """Return the inputs, with `lengths_of` set for weights: the name of the input whose lists must be equally long."""
     result = dict(inputs)
     for bag in transform.bags if transform is not None else ():
         column = bag.column
@@ -184,7 +187,7 @@ def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform 
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
-    """Return the hash functions with which the columns hash strings."""
+    """Return the hash functions that the feature columns apply to strings, for the manifest."""
     if transform is None:
         return Hashing()
     functions: dict[str, str] = {}
@@ -233,7 +236,7 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
 
 
 def _load_once(directory: str, graph: GraphBuilder) -> None:
-    """Load the export as a test, since onnxruntime may lack an operator of the graph even if the ONNX is valid."""
+    """Load the export as a test, since onnxruntime may lack an operator even if the graph is valid ONNX."""
     from torch_estimator.export.exported_model import ExportedModel
 
     try:

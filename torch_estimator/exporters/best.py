@@ -1,4 +1,4 @@
-"""Export the model whenever it is the best one so far."""
+"""`BestExporter`: export the model after an evaluation if it is the best so far."""
 
 from __future__ import annotations
 
@@ -54,12 +54,11 @@ def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mappi
 
 @dataclass(frozen=True, slots=True)
 class BestExporter:
-    """Exports a model whenever it is better than all before it; deletes all but the newest `exports_to_keep` exports.
+    """Exporter that exports a model if it is the best so far, and keeps the newest `exports_to_keep` exports.
 
-    The first evaluated model is always exported. `compare_fn` decides whether a later one is better than the best so
-    far.
-    After an export its result is written to ``<export_path>/best_eval_result.json``, so that a restarted job does not
-    export a worse model.
+    The first evaluated model is always exported. `compare_fn` decides whether a later model is better than the best so
+    far. After an export, the metrics are written to ``<export_path>/best_eval_result.json``, so that a restarted job
+    does not export a worse model.
 
     >>> from torch_estimator import feature_column as fc, serving_input
     >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
@@ -104,7 +103,7 @@ class BestExporter:
     ) -> str | None:
         """Export the model if `eval_result` is the best so far; see `Exporter.export`."""
         if getattr(eval_result, "batches", None) == 0:
-            # Skip an empty evaluation: it reports loss 0.0, which no later model could beat.
+            # Skip an empty evaluation, because it reports loss 0.0, and no later model could beat that.
             logger.warning("%s: nothing was exported, because the evaluation input was empty.", self.name)
             return None
         best = _read_best(export_path)
@@ -116,8 +115,8 @@ class BestExporter:
             assets_extra=self.assets_extra,
             checkpoint_path=checkpoint_path,
         )
-        # Write the result after the export. If the job is killed between the two, the export is repeated; in the other
-        # order it would be lost.
+        # Write the metrics after the export. A job that is killed in between then exports again after its restart.
+        # With the metrics written first, the restarted job would assume that the export exists.
         _write_best(export_path, eval_result)
         remove_old_exports(export_path, self.exports_to_keep)
         return path
@@ -135,7 +134,7 @@ def _check_compare_fn(compare_fn: object) -> None:
 
 
 def _read_best(export_path: str) -> dict[str, Any] | None:
-    """Return the best result so far, or None before the first export."""
+    """Return the metrics of the best evaluation so far, or None before the first export."""
     path = files.join(export_path, BEST_RESULT_NAME)
     try:
         result = parse_json(files.read_text(path))
@@ -161,7 +160,7 @@ def _write_best(export_path: str, eval_result: Mapping[str, Any]) -> None:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return a metric, which may be an array or bytes, as a JSON value."""
+    """Convert a metric (a number, an array or bytes) to a value that JSON can represent."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return np.asarray(value).tolist()

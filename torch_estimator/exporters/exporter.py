@@ -1,4 +1,4 @@
-"""Exporter protocol; checks of settings and removal of old exports for the exporters of this package.
+"""Protocol that every exporter implements, and helpers for exporters: checks of settings, removal of old exports.
 
 A new exporter is a class with `name` and `export`, in a file of its own. It needs no registration: pass it to
 `EvalSpec(exporters=...)`. An exporter that is part of the package is imported in ``exporters/__init__.py`` and listed
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ExportableEstimator(Protocol):
-    """The part of an Estimator that the exporters here use."""
+    """Part of an Estimator that exporters use: the method that writes an export."""
 
     def export_saved_model(
         self,
@@ -29,7 +29,7 @@ class ExportableEstimator(Protocol):
         *,
         checkpoint_path: str | None = None,
     ) -> str:
-        """Write an export into a new directory below `export_dir_base`; return its path."""
+        """Export the model into a new directory below `export_dir_base`; return the path of the new directory."""
 
 
 @runtime_checkable
@@ -41,7 +41,7 @@ class Exporter(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the directory of the exports, ``<model_dir>/export/<name>``."""
+        """Name of the exporter, whose exports are written into ``<model_dir>/export/<name>``."""
 
     def export(
         self,
@@ -51,7 +51,7 @@ class Exporter(Protocol):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Export the model, if this evaluation calls for an export.
+        """Export the model or do nothing, as the exporter decides. Called after each evaluation.
 
         Args:
             estimator: The Estimator that was evaluated.
@@ -66,7 +66,7 @@ class Exporter(Protocol):
 
 
 def check_settings(kind: str, name: object, serving_input_receiver_fn: object, as_text: object) -> None:
-    """Check the settings that all exporters here have.
+    """Check `name`, `serving_input_receiver_fn` and `as_text`, which are settings of every exporter in this package.
 
     Args:
         kind: Name of the exporter's class, for messages.
@@ -95,7 +95,7 @@ def check_settings(kind: str, name: object, serving_input_receiver_fn: object, a
 
 
 def check_exports_to_keep(exports_to_keep: int | None) -> None:
-    """Check the setting `exports_to_keep`.
+    """Check that the setting `exports_to_keep` is None or a positive whole number.
 
     Raises:
         InvalidValueError: The setting is neither None nor a positive whole number.
@@ -107,7 +107,7 @@ def check_exports_to_keep(exports_to_keep: int | None) -> None:
 
 
 def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | None) -> None:
-    """Remove all exports but the newest ones. If an export cannot be removed, this is logged.
+    """Remove all exports in a directory except the newest. Log a warning for an export that cannot be removed.
 
     Args:
         export_dir_base: Directory of the exports. Only directories named like an export, by ten digits, are removed.

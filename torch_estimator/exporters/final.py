@@ -1,4 +1,4 @@
-"""Export once, when training has ended."""
+"""`FinalExporter`: export the model once, when training has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_estimator.exporters.exporter import ExportableEstimator, check_settin
 
 @dataclass(frozen=True, slots=True)
 class FinalExporter:
-    """Exports the final model when training has ended.
+    """Exporter that exports only the final model, when training has ended.
 
     >>> from torch_estimator import feature_column as fc, serving_input
     >>> receiver = serving_input.raw_features([fc.numeric_column("age")])

@@ -1,4 +1,4 @@
-"""Export after every evaluation."""
+"""`LatestExporter`: export the model after every evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_estimator.exporters.exporter import (
 
 @dataclass(frozen=True, slots=True)
 class LatestExporter:
-    """Exports every evaluated model; deletes all but the newest `exports_to_keep` exports.
+    """Exporter that exports the model after every evaluation, and keeps the newest `exports_to_keep` exports.
 
     >>> from torch_estimator import feature_column as fc, serving_input
     >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
@@ -53,7 +53,7 @@ class LatestExporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Export the model and remove old exports; see `Exporter.export`."""
+        """Export the model, and remove old exports; see `Exporter.export`."""
         path = estimator.export_saved_model(
             export_path,
             self.serving_input_receiver_fn,

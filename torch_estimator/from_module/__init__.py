@@ -1,1 +1,1 @@
-"""Models that wrap a user's `torch.nn.Module`, optionally with feature columns in front of it."""
+"""Models of `Estimator.from_module`: a user's `torch.nn.Module`, optionally with feature columns in front."""

@@ -1,4 +1,4 @@
-"""Check that no function holds the module given to `Estimator.from_module`: only copies of that module are trained."""
+"""Check that no loss, head or metric refers to the module given to `Estimator.from_module`: only copies are trained."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.base import Head
 
-# Maximum depth of nested lists and objects that are searched, and maximum number of items of a collection.
+# Limits of the search: the depth of nested lists and objects, and the number of items of a collection.
 _MOST_DEPTH = 3
 _MOST_ITEMS = 1000
-# Libraries whose functions can hold a user's module only in a closure or a default argument, such as the wrapper of
-# torch.no_grad(). The globals and attributes that they read are not searched.
+# The search skips the globals and attributes that functions of these libraries read. Such a function can refer to a
+# user's module only in its closure or default arguments. An example is the wrapper that torch.no_grad() makes.
 _LIBRARIES = ("torch", "torch_estimator", "torchmetrics", "numpy", "functools")
 
 
 def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
-    """Raise if a function holds the module, one of its submodules or one of its trained parameters.
+    """Raise an error if a function refers to the module, to one of its submodules or to one of its trained parameters.
 
     Each training and evaluation works on a copy of the module. Such a function would read the original: its weights
     are not trained, and values that its forward pass stores exist only if the caller ran it.
@@ -39,7 +39,7 @@ def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
         module: The module given to `Estimator.from_module`.
 
     Raises:
-        InvalidValueError: The function holds a part of the module; the message names the variable or attribute.
+        InvalidValueError: The function refers to a part of the module; the message names the variable or attribute.
     """
     found = _Search(module).first(function)
     if found is None:
@@ -55,7 +55,7 @@ def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
 
 
 class _Search:
-    """Search for a module or its parts among the values that a function holds.
+    """Search for a module, its submodules and its trained parameters among the values that a function refers to.
 
     Args:
         module: The module to search for.
@@ -65,12 +65,11 @@ class _Search:
         # Leave out torch's modules without parameters, such as nn.ReLU or a loss: training does not change them.
         modules = [one for one in module.modules() if one is module or not _is_stateless(one)]
         self._parts = {id(part) for part in (*modules, *(one for one in module.parameters() if one.requires_grad))}
-        # Map the ids of searched objects to the objects. Keeping the objects ensures that no new object gets the id of
-        # a deleted one.
+        # Keep all searched objects alive, by their ids. Otherwise a new object could get the id of a deleted object.
         self._seen: dict[tuple[int, int], Any] = {}
 
     def first(self, value: Any, name: str = "", depth: int = 0) -> tuple[str, Any] | None:
-        """Return the name and the value of the first part that a value holds, or None."""
+        """Return the first part of the module to which `value` refers, and a name for the error; None without one."""
         if id(value) in self._parts:
             return name, value
         # Identify a bound method by its function and object, because Python makes a new object at each access.
@@ -87,12 +86,12 @@ _Held = Iterator[tuple[Any, str, int]]
 
 
 def _held(value: Any, name: str, depth: int) -> _Held:
-    """Yield the values that a value holds, each with its name and its depth."""
+    """Yield the values that `value` refers to, each with a name for the error and its depth of nesting."""
     if isinstance(value, FunctionType):
         yield from _held_by_function(value)
     elif isinstance(value, MethodType):
-        # Yield the instance itself at the maximum depth, so that its attributes are not searched; `_held_by_function`
-        # yields those that the method reads.
+        # Yield the instance itself at the maximum depth, so that not all of its attributes are searched.
+        # `_held_by_function` yields only the attributes that the method reads.
         yield value.__self__, "self", _MOST_DEPTH
         yield from _held_by_function(value.__func__, [("self", value.__self__)])
     elif isinstance(value, partial):
@@ -128,20 +127,20 @@ def _held_by_function(function: Any, objects: Sequence[tuple[str, Any]] = ()) ->
     held = [("a default argument", one) for one in function.__defaults__ or ()]
     held += [(f"the default of {key!r}", one) for key, one in (function.__kwdefaults__ or {}).items()]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        # Ignore the error for a variable that has no value yet.
+        # Ignore the error that a variable without a value raises.
         with contextlib.suppress(ValueError):
             held.append((f"its variable {name!r}", cell.cell_contents))
     known: dict[str, Any] = function.__globals__
     is_of_library = str(known.get("__name__")).partition(".")[0] in _LIBRARIES
     read, attributes = (set(), set()) if is_of_library else _names(function.__code__)
-    # Skip functions of other modules: they read other globals, so they cannot hold what this module's code made.
+    # Skip functions of other Python files: they read other globals, so they cannot refer to objects of this file.
     of_file = [(key, known[key]) for key in sorted(read & known.keys()) if _is_of(known[key], known)]
     held += [(f"the global {key!r}", one) for key, one in of_file]
     for name, one in held:
         yield one, name, 0
     seen: set[int] = set()
     places = [*objects, *held]
-    # Append the attributes that are found to `places`, since the code may read attributes of these in turn.
+    # Append every attribute found to `places` during the loop, since the code may read attributes of it in turn.
     for name, one in places:
         if id(one) in seen or isinstance(one, type | ModuleType | FunctionType | Tensor):
             continue
@@ -167,7 +166,7 @@ def _is_of(value: Any, file: dict[str, Any]) -> bool:
 
 
 def _names(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the names of the globals and attributes that code reads, including the functions defined in it."""
+    """Return the names of the globals and of the attributes that a code object and its nested functions read."""
     names: set[str] = set()
     attributes: set[str] = set()
     for instruction in dis.get_instructions(code):

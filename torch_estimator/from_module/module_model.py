@@ -1,4 +1,4 @@
-"""The ``model_fn`` behind `Estimator.from_module`."""
+"""The ``model_fn`` of `Estimator.from_module`, which trains and evaluates copies of a user's torch module."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class ColumnsThenModule(nn.Module):
         self.module = module
 
     def forward(self, features: Mapping[str, Tensor]) -> Any:
-        """Return the module's output for the feature columns."""
+        """Apply the input layer to the features, then the module to the result."""
         return self.module(self.input_layer(features))
 
 
 class ModuleModel:
-    """Callable ``model_fn`` that returns the `EstimatorSpec` of a module, each time with a fresh copy of it.
+    """The ``model_fn`` of `Estimator.from_module`. Each call returns an `EstimatorSpec` with a new copy of the module.
 
     The arguments are those of `Estimator.from_module`.
 
@@ -104,7 +104,7 @@ class ModuleModel:
                     f"otherwise, but got {optimizer!r}."
                 )
         self._factory = None if optimizer is None or bound else factory_of(optimizer)
-        # Keep a copy, so that later changes to the caller's module do not change later trainings.
+        # Copy the module, so that the caller's later changes to the original do not affect training.
         self._module, self._bound = copy_together(module, optimizer if bound else None)
         if isinstance(loss, nn.Module):
             (loss,) = copy_together(loss)
@@ -112,13 +112,13 @@ class ModuleModel:
         self._columns_first = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
         with tables_of_checkpoint(restored=True):
-            # Do not draw initial values for the embedding tables, since only shapes matter here.
+            # Leave the embedding tables without initial values, since only their shapes matter here.
             probe = self(ModeKeys.PREDICT).module
         if isinstance(probe, ColumnsThenModule):
             _check_width(probe.module, probe.input_layer.layout.width)
 
     def __call__(self, mode: str) -> EstimatorSpec:
-        """Return the spec for a mode."""
+        """Return the `EstimatorSpec` for a mode (train, eval or predict), with a new copy of the module."""
         train = mode == ModeKeys.TRAIN
         if train and self._factory is None and self._bound is None:
             raise InvalidValueError('Estimator.from_module needs an optimizer to train, such as optimizer="Adam".')
@@ -152,7 +152,7 @@ def _check_module(module: object) -> None:
 
 
 def _check_width(module: nn.Module, width: int) -> None:
-    """Check that a module accepts rows of ``width`` numbers, by calling it on zeros (which may change its buffers)."""
+    """Check that a module accepts rows of ``width`` numbers. Calls the module on zeros, so its buffers may change."""
     parameter = next((one for one in module.parameters() if one.is_floating_point()), torch.zeros(0))
     try:
         with torch.random.fork_rng(), torch.no_grad():
@@ -164,7 +164,7 @@ def _check_width(module: nn.Module, width: int) -> None:
 
 
 def takes_several(module: nn.Module) -> bool:
-    """Return whether ``forward`` accepts more than one argument; False for TorchScript, which has no signature."""
+    """Return whether a module's ``forward`` accepts more than one argument; False if unknown, as for TorchScript."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except ValueError:
@@ -173,7 +173,7 @@ def takes_several(module: nn.Module) -> bool:
 
 
 def spread_features(module: nn.Module) -> None:
-    """Let a module be called with one value for all arguments of ``forward``: a tuple, or a dict by argument name.
+    """Register a hook that unpacks a tuple or dict of features into the arguments of the module's ``forward``.
 
     The features of a batch are one value, but the ``forward`` of a user's module may take them as several arguments. A
     tuple or dict is passed as a single argument if ``forward`` requires only one, unless the keys of the dict are the
@@ -197,7 +197,7 @@ def spread_features(module: nn.Module) -> None:
 
 
 def _are_argument_names(features: Mapping[str, Any], parameters: Sequence[inspect.Parameter]) -> bool:
-    """Return whether all keys are argument names and include every required argument."""
+    """Return whether all keys of the features are names of parameters, and no required parameter is missing."""
     named = [one for one in parameters if one.kind in _NAMED]
     return set(features) <= {one.name for one in named} and all(
         one.name in features for one in named if one.default is one.empty

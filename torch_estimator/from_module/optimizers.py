@@ -1,6 +1,6 @@
-"""The optimizer of `Estimator.from_module`: a name, a factory, or an optimizer that holds the module's parameters.
+"""Optimizers for `Estimator.from_module`: a name, a factory, or a bound optimizer made on the module's parameters.
 
-An optimizer that holds parameters has to be copied together with its module, because every training starts from a copy.
+A bound optimizer is copied together with the module, because every training starts from copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Trainer = torch.optim.Optimizer | LRScheduler
 Factory = Callable[[NamedParameters], Any]
 ModuleOptimizer = str | Factory | Trainer | Sequence[Trainer]
 
-# Default learning rates, which are those of Keras.
+# Default learning rates of optimizers that are given by name, as in Keras.
 _RATES = {"SGD": 0.01}
 _RATE = 0.001
 
@@ -32,7 +32,7 @@ _COPIED_BY_TORCH = ("defaults", "state", "param_groups", "step")
 
 
 def is_bound(optimizer: object) -> bool:
-    """Return whether an optimizer (or one of a list) holds parameters, so that it is neither a name nor a factory."""
+    """Return whether the argument is or contains an optimizer or schedule that was made on parameters."""
     if isinstance(optimizer, Sequence) and not isinstance(optimizer, str):
         return any(map(is_bound, optimizer))
     if isinstance(optimizer, LRScheduler | ReduceLROnPlateau):
@@ -41,7 +41,9 @@ def is_bound(optimizer: object) -> bool:
 
 
 def factory_of(optimizer: ModuleOptimizer) -> Factory:
-    """Return the given factory, or make one for a name with Keras' default learning rate (0.01 for SGD, else 0.001).
+    """Return an optimizer factory for a name, with Keras' default learning rate. Return a function unchanged.
+
+    The learning rate is 0.01 for SGD, otherwise 0.001.
 
     Raises:
         InvalidTypeError: The argument is neither a name nor a function.
@@ -64,9 +66,9 @@ def _make_for_trainable(
 
 
 def bound_factory(copies: ModuleOptimizer) -> Factory:
-    """Return a factory that ignores its argument and returns the given optimizers.
+    """Return an optimizer factory that ignores the parameters it gets, and returns the given bound optimizers.
 
-    Their state is moved to the device of their parameters first, since the module may have moved after it was copied.
+    It first moves their state to the device of the parameters, since the module may have moved after the copy.
     """
 
     def make(named: NamedParameters) -> Any:
@@ -85,10 +87,10 @@ def _move_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_bound(optimizer: Any, module: nn.Module) -> None:
-    """Check that optimizers hold parameters of a module, and need nothing but gradients for a step.
+    """Reject LBFGS (needs a closure), ReduceLROnPlateau (needs a metric), and optimizers of another module.
 
     Raises:
-        InvalidTypeError: A list contains something other than bound optimizers, or one needs more than gradients.
+        InvalidTypeError: A list contains something other than bound optimizers, or needs a closure or a metric.
         InvalidValueError: An optimizer holds a parameter that does not belong to the module.
     """
     given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
@@ -113,7 +115,7 @@ def check_bound(optimizer: Any, module: nn.Module) -> None:
 
 
 def optimizers_in(value: Any) -> Iterator[torch.optim.Optimizer]:
-    """Yield the optimizers in an optimizer, a schedule, or nested lists of them."""
+    """Yield every optimizer in `value`: an optimizer, a schedule (its optimizer), or nested lists of these."""
     if isinstance(value, LRScheduler):
         yield value.optimizer
     elif isinstance(value, torch.optim.Optimizer):
@@ -124,7 +126,9 @@ def optimizers_in(value: Any) -> Iterator[torch.optim.Optimizer]:
 
 
 def copy_together(module: nn.Module, *parts: Any) -> tuple[Any, ...]:
-    """Return deep copies of a module and of objects that refer to its parameters; the copies refer to each other.
+    """Return deep copies of a module and of objects that refer to it, for example its optimizers.
+
+    The copied objects refer to the copied module.
 
     Args:
         module: The module to copy.
@@ -147,14 +151,14 @@ def copy_together(module: nn.Module, *parts: Any) -> tuple[Any, ...]:
 
 
 def _complete_copy(original: torch.optim.Optimizer, memo: dict[int, Any]) -> None:
-    """Add to an optimizer's copy what torch leaves out: attributes of subclasses, and the wrapper of schedules."""
+    """Add what torch omits from an optimizer's copy: attributes of subclasses, and a schedule's wrapper of `step`."""
     made: torch.optim.Optimizer = memo[id(original)]
     for name, value in vars(original).items():
         if name not in _COPIED_BY_TORCH:
             setattr(made, name, copy.deepcopy(value, memo))
     if hasattr(original.step, "_wrapped_by_lr_sched"):
-        # Wrap `step` again. A schedule wraps it to notice when the schedule is stepped before the optimizer, and warns
-        # if the wrapper is missing.
+        # A schedule wraps `step` to detect that the schedule is stepped before the optimizer.
+        # Wrap the copy's `step` again, because the schedule warns if the wrapper is missing.
         step = type(made).step
 
         @wraps(step)

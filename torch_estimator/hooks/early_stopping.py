@@ -324,7 +324,7 @@ class _RuleCheck:
             others = [name for name in files.listdir(files.parent(eval_dir)) if name.startswith("eval_")]
             if others:
                 logger.warning(
-                    "Early stopping found no evaluations in %s, but there are some in %s beside it; give its eval_dir, "
+                    "Early stopping found no evaluations in %s, but there are some in %s; give its eval_dir, "
                     "for instance estimator.eval_dir(name).",
                     eval_dir,
                     ", ".join(others),

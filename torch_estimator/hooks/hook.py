@@ -69,7 +69,7 @@ class Hook:
         """Finish; called once, after the last step and its checkpoint, but not if a step raised an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state that checkpoints keep of this hook, as JSON; None (the default) for no state.
+        """Return the state that checkpoints keep of this hook, as values for JSON; None (the default) for no state.
 
         It is requested after the `after_step` of a step whose checkpoint is saved.
         """

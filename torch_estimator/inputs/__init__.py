@@ -1,4 +1,4 @@
-"""Input functions of arrays and DataFrames, and the call of an input function by an estimator."""
+"""Input functions for numpy arrays and pandas DataFrames, and the `InputContext` that describes the cluster."""
 
 from torch_estimator.inputs.input_fn import InputContext
 from torch_estimator.inputs.numpy_input_fn import numpy_input_fn

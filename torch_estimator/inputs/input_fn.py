@@ -1,4 +1,4 @@
-"""The call of an input function by an estimator, and the context that tells the function about the cluster."""
+"""`call_input_fn` calls a user's input function. `InputContext` describes the share of the input of one process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch_estimator.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """The part of the input that a process reads. It is passed to an ``input_fn`` with a parameter ``input_context``.
+    """Argument ``input_context`` of an ``input_fn``: the number of processes that read input, and this process's index.
 
-    In a job of one process, it describes the only input pipeline, with the id 0.
+    The estimator passes it only if the ``input_fn`` has this parameter. In a job of one process, the index is 0.
 
     >>> context = InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(256)
@@ -47,7 +47,7 @@ class InputContext:
             )
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """Return the number of rows of a batch that one replica computes.
+        """Return the batch size of one replica: `global_batch_size` divided by the number of replicas.
 
         Raises:
             InvalidValueError: `global_batch_size` is not divisible by the number of replicas.
@@ -62,7 +62,7 @@ class InputContext:
 
 
 def call_input_fn(input_fn: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """Call an ``input_fn`` with those arguments that it has parameters for.
+    """Call a user's ``input_fn`` with those arguments in `given` for which the function has a parameter.
 
     As in tf.estimator, ``*args`` and ``**kwargs`` get no arguments. Arguments that a `functools.partial` binds keep
     their values.
@@ -77,7 +77,7 @@ def call_input_fn(input_fn: Callable[..., Any], given: Mapping[str, Any]) -> Any
     try:
         parameters = inspect.signature(input_fn).parameters
     except (TypeError, ValueError):
-        # Call the function without arguments: some functions that are written in C have no signature.
+        # Some functions written in C have no signature to inspect. Call such a function without arguments.
         return input_fn()
     bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
     known = f"may take {', '.join(list(given)[:-1])} and {list(given)[-1]}"

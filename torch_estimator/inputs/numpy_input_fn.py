@@ -1,4 +1,4 @@
-"""An input function of arrays in memory."""
+"""`numpy_input_fn`: an input function that reads arrays in memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], Dataset]:
-    """Return an ``input_fn`` of arrays in memory.
+    """Return an ``input_fn`` that reads arrays in memory, and shuffles, repeats and batches their rows.
 
-    Batches straddle epochs, so only the very last batch may be smaller. The order of shuffled rows depends on
-    ``RunConfig.random_seed``, or else on torch's global generator. It is part of the saved position.
+    A batch may hold rows of two epochs, so only the very last batch may be smaller. The order of shuffled rows depends
+    on ``RunConfig.random_seed``, or else on torch's global generator. It is part of the saved position.
 
     The returned function checks `x` and `y` when it is called. It raises InvalidTypeError if `x` is neither a dict nor
     an array, and InvalidValueError if they are empty, differ in length, or have a key in common.
@@ -63,7 +63,7 @@ def numpy_input_fn(
 def batching(
     what: str, batch_size: int, num_epochs: int | None, shuffle: bool | None, queue_capacity: int, num_threads: int
 ) -> Callable[[Dataset], Dataset]:
-    """Check arguments of an input function, and return a function that shuffles, repeats and batches a Dataset.
+    """Check the arguments of an input function. Return a function that shuffles, repeats and batches a Dataset.
 
     Args:
         what: Name of the input function, for messages.
@@ -88,7 +88,7 @@ def batching(
         check_count("num_epochs", num_epochs, at_least=1)
 
     def apply(rows: Dataset) -> Dataset:
-        # Use a buffer of at least two rows, because a buffer of one row would not shuffle.
+        # A buffer of one row would not shuffle, so use at least two rows.
         shuffled = rows.shuffle(max(queue_capacity, 2)) if shuffle else rows
         return shuffled.repeat(num_epochs).batch(batch_size)
 
@@ -110,5 +110,5 @@ def _check_arrays(x: Any, y: Any) -> None:
 
 
 def _rows(array: Any) -> int | None:
-    # Return None for a scalar array, about which the source raises an error.
+    # A scalar has no rows to count. Return None, and let `memory_source` raise an error about the scalar later.
     return len(array) if getattr(array, "shape", None) != () and hasattr(array, "__len__") else None

@@ -1,4 +1,4 @@
-"""An input function of a pandas DataFrame. pandas itself is not imported."""
+"""`pandas_input_fn`: an input function that reads a pandas DataFrame. This module does not import pandas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pandas_input_fn(
     num_threads: int = 1,
     target_column: str = "target",
 ) -> Callable[[], Dataset]:
-    """Return an ``input_fn`` of a DataFrame. The index of the frame is dropped. The frame is copied by this call.
+    """Return an ``input_fn`` that reads a copy of a DataFrame. The index of the DataFrame is not a feature.
 
     Args:
         x: The features, a DataFrame.
@@ -54,7 +54,7 @@ def pandas_input_fn(
         raise InvalidTypeError(f"pandas_input_fn's x must be a pandas.DataFrame, but got {type(x).__name__}.")
     if y is not None:
         _check_labels(x, y, target_column)
-    # Copy the frames, because the caller may change them before the input is read.
+    # Copy the frames now, because the caller may change them before the input is read.
     x, y = x.copy(), None if y is None else y.copy()
 
     def input_fn() -> Dataset:

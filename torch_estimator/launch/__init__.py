@@ -1,4 +1,4 @@
-"""Launcher: run one program as all tasks of a job, restart what fails, and stop everything at the end.
+"""Launcher: run one program as all tasks of a job, restart failed tasks, and stop all tasks at the end.
 
 The parts, in the order in which ``estimator local train`` uses them:
 

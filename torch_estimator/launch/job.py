@@ -21,15 +21,15 @@ from torch_estimator.launch.process import Lines, Output, Start
 
 _NAME = "launcher"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Interval at which the job looks for a signal while it waits for the last lines.
+# Interval at which the job checks for a signal while it waits for the last lines of output.
 _POLL_SECS = 0.1
-# Shells report a process that a signal ended with this status plus the number of the signal.
+# If a signal ends a process, shells report this number plus the number of the signal as its exit status.
 _SIGNALLED = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits on the restarts and the waiting of a job.
+    """Limits of a job: how often it restarts a task, and how long it waits for tasks to end.
 
     Args:
         max_restarts: Number of restarts of each task.
@@ -52,7 +52,7 @@ class Limits:
 
 
 class Job:
-    """A program that runs as several tasks at once.
+    """Supervisor of a program that runs as several tasks at once.
 
     What the job does when a process exits:
 
@@ -92,7 +92,7 @@ class Job:
         self._running: list[_TaskProcess] = []
         self._exited: list[_TaskProcess] = []
         self._status = 0
-        # When the other tasks must have finished; None until the chief has finished successfully.
+        # Time by which the other tasks must have finished; None until the chief has finished successfully.
         self._finish_at: float | None = None
         self._is_stopping = False
         self._was_interrupted = False
@@ -132,13 +132,13 @@ class Job:
             self._running.append(process)
 
     def _lines(self, task: Task) -> Lines:
-        """Return the destination of a task's output. The lines of a program without a cluster get no prefix."""
+        """Return where a task's output goes, and the prefix of its lines, which is empty without a cluster."""
         name, color = str(task), self._tasks.index(task)
         outputs = (self._stdout, self._stderr)
         return [(output, output.prefix(name, color) if task.is_of_cluster else b"") for output in outputs]
 
     def _next_event(self) -> Callable[[], None]:
-        """Wait for an event or the first deadline; return its handler."""
+        """Wait for the next event or deadline; return the function that handles it."""
         deadline = min(process.deadline for process in self._running)
         try:
             return self._events.get(timeout=min(max(0.0, deadline - self._clock()), threading.TIMEOUT_MAX))
@@ -155,8 +155,8 @@ class Job:
         if self._is_stopping:
             return
         if process.was_asked_to_stop:
-            # The status of a process that was asked to stop says nothing about the program. To be stopped is normal for
-            # a parameter server, and a failure for the other tasks: they did not finish in time.
+            # The status of a process that got SIGTERM says nothing about the program. It is normal to stop a parameter
+            # server. Any other task that had to be stopped did not finish in time, so the job has failed.
             if task.type != PARAMETER_SERVER:
                 self._status = self._status or 1
         elif status == 0:
@@ -172,7 +172,7 @@ class Job:
             self._restart_or_stop(process, status)
 
     def _handle_success(self, chief: _TaskProcess) -> None:
-        """Give the other tasks time to finish after the chief."""
+        """Set the deadline of the other tasks, after the chief has finished successfully."""
         self._finish_at = self._clock() + self._limits.finish_secs
         for process in self._running:
             process.stop_by(self._finish_at)
@@ -195,7 +195,7 @@ class Job:
                 process.stop_or_kill(self._clock(), self._limits.stop_secs)
 
     def _restart_or_stop(self, process: _TaskProcess, status: int) -> None:
-        """Restart a failed task, or stop the job if that would not help or is not allowed."""
+        """Restart a failed task, or stop the job if a restart would not help or no restart is left."""
         failure, name = f"{process} {describe_status(status)}", str(process.task)
         most = self._limits.max_restarts
         if status == UserError.exit_status:
@@ -209,7 +209,7 @@ class Job:
             self._log(f"{failure}; started {process} again, restart {self._restarts[name]} of {most}.")
 
     def _handle_deadlines(self) -> None:
-        """Send the next signal to processes that did not finish, or did not stop, in time."""
+        """Send SIGTERM to processes that did not finish in time, and SIGKILL to those that did not exit after it."""
         now = self._clock()
         for process in self._running:
             if process.deadline > now:
@@ -222,7 +222,7 @@ class Job:
             self._log(text)
 
     def _handle_signal(self, number: int) -> None:
-        """Stop the job at the first signal; kill all processes at the next."""
+        """Handle a signal that the launcher got: stop the job at the first signal, kill all processes at the second."""
         if self._was_interrupted:
             for process in self._running:
                 process.kill()
@@ -253,7 +253,7 @@ class Job:
 
 
 class _TaskProcess:
-    """Process of a task, with its next deadline.
+    """Process that runs a task, and the time at which the job sends it SIGTERM or SIGKILL.
 
     Args:
         task: The task.
@@ -276,7 +276,7 @@ class _TaskProcess:
         return str(self.task) if self.task.is_of_cluster else "the program"
 
     def stop_by(self, deadline: float) -> None:
-        """Set the deadline, unless an earlier one is set."""
+        """Set the latest time at which the job sends the process its next signal."""
         self.deadline = min(self.deadline, deadline)
 
     def stop_or_kill(self, now: float, stop_secs: float) -> None:
@@ -289,18 +289,18 @@ class _TaskProcess:
         self._process.send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL to the process."""
         self.was_asked_to_stop = True
         self.deadline = math.inf
         self._process.send(signal.SIGKILL)
 
     def wait_for_lines(self, secs: float) -> bool:
-        """Wait until all output of the process is shown, for at most `secs`; return whether it is."""
+        """Wait at most `secs` until all output of the process is shown; return whether all is shown."""
         return self._process.wait_for_lines(secs)
 
 
 def describe_status(status: int) -> str:
-    """Return in words how a process ended.
+    """Return a phrase that says how a process with this exit status ended.
 
     >>> describe_status(-9), describe_status(143), describe_status(1)
     ('was killed by SIGKILL', 'was preempted (status 143)', 'ended with status 1')
@@ -314,7 +314,7 @@ def describe_status(status: int) -> str:
 
 
 def shell_status(status: int) -> int:
-    """Return the exit status that a shell reports for a process.
+    """Return the exit status that a shell reports for a process: 128 + n if signal n ended the process.
 
     >>> shell_status(-9), shell_status(3)
     (137, 3)
@@ -324,7 +324,7 @@ def shell_status(status: int) -> int:
 
 @contextmanager
 def _signal_handler(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call `handle` with the number of each signal that asks the job to end.
+    """While the body runs, call `handle` with the number of each signal that asks the job to end.
 
     Signals that are ignored, as SIGHUP is under nohup, stay ignored.
     """

@@ -18,8 +18,8 @@ from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WOR
 from torch_estimator.cluster.tf_config import tf_config_of
 from torch_estimator.errors import InvalidValueError
 
-# Linux gives ports from 32,768 on to outgoing connections. Such a connection could take the port of a process that is
-# being restarted (even a connection of that process to itself), so ports are chosen below.
+# Linux gives ports from 32,768 on to outgoing connections, so choose lower ports. Otherwise an outgoing connection
+# could take the port of a process that is being restarted.
 _CHOSEN_FROM = range(10_000, 32_000)
 _LAST_PORT = 65_535
 _ATTEMPTS = 1000
@@ -27,7 +27,7 @@ _ATTEMPTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Roles of a cluster: one chief and the given number of others.
+    """Tasks of a cluster: one chief, given numbers of workers and parameter servers, and an evaluator if wanted.
 
     Args:
         worker_count: Number of workers in addition to the chief.
@@ -73,7 +73,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A Python module with its arguments, which every task of a job runs.
+    """A Python module with its arguments: the program that the tasks of a job run.
 
     Args:
         module_name: Name of the module, such as ``trainer.task``.
@@ -112,14 +112,14 @@ class Program:
 
     @property
     def root(self) -> Path:
-        """The folder in which imports start."""
+        """The folder from which Python imports the module."""
         return Path.cwd() if self.package_path is None else Path(os.path.abspath(self.package_path)).parent
 
     def command(self, task: Task) -> list[str]:
         """Return the command line that runs `task`.
 
-        A parameter server does not run the program: it starts without it in a fraction of a second, and serves until
-        the launcher stops it.
+        A parameter server does not run the program. So it starts in a fraction of a second, and it serves until the
+        launcher stops it.
         """
         # Without -P, Python would look for modules in the current folder before it looks in `root`.
         if task.type == PARAMETER_SERVER:
@@ -155,7 +155,7 @@ def free_ports(count: int, start: int | None = None) -> list[int]:
     Raises:
         InvalidValueError: The ports from `start` on do not exist, one of them is in use, or too few are free.
     """
-    # All sockets stay bound until every port is chosen, so that no port is returned twice.
+    # Keep all sockets bound until every port is chosen, so that no port is chosen twice.
     with contextlib.ExitStack() as bound:
         if start is None:
             return _random_ports(count, bound)
@@ -189,6 +189,6 @@ def _random_ports(count: int, bound: contextlib.ExitStack) -> list[int]:
 
 def _bind(port: int, bound: contextlib.ExitStack) -> None:
     listener = bound.enter_context(socket.socket())
-    # Set the same option as the servers do: it lets them bind a port on which a connection was just closed.
+    # The servers set this option, too. It lets a socket bind a port on which a connection was just closed.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("", port))

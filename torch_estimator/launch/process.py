@@ -1,4 +1,4 @@
-"""One process of a job: the interface `Start`, its implementation for this machine, and the process's output.
+"""Processes of a job: the interface `Start`, its implementation for this machine, and the copying of output.
 
 `torch_estimator.launch.job.Job` decides when a task is started, stopped and restarted. A `Start` decides how and where
 the process of the task runs. To run jobs in another place (Kubernetes, another scheduler), implement `Start`; the job
@@ -24,10 +24,10 @@ from torch_estimator.launch.layout import Program
 
 _COLORS = (32, 33, 34, 35, 36)
 
-# Longer lines are broken: a line is held in memory until its end, and a process may write forever without a newline.
+# Split longer lines, because a line is kept in memory until its end, and a process may never write a newline.
 _MOST_LINE_BYTES = 2**20
 
-# How long a restart may wait for the last lines of the process that it replaces.
+# Wait this long for the last lines of an exited process before its exit is reported.
 _LAST_LINES_SECS = 0.01
 
 
@@ -41,14 +41,14 @@ class RunningProcess(Protocol):
         """
 
     def wait_for_lines(self, secs: float) -> bool:
-        """Wait until all output of the process is shown, for at most `secs`; return whether it is.
+        """Wait at most `secs` until all output of the process is shown; return whether all is shown.
 
         An implementation whose output reaches the user by another way returns True.
         """
 
 
 class Start(Protocol):
-    """Start the process of a task: ``start(task, lines, on_exit)``.
+    """Function that starts the process of a task: ``start(task, lines, on_exit)``.
 
     The job calls it in the main thread, at first and for each restart.
 
@@ -64,7 +64,7 @@ class Start(Protocol):
 
 
 class LocalProcess:
-    """Process of this machine; ``functools.partial(LocalProcess, program)`` is a `Start`.
+    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`.
 
     Args:
         program: The program to run.
@@ -85,7 +85,7 @@ class LocalProcess:
         self._child.send(number)
 
     def wait_for_lines(self, secs: float) -> bool:
-        """Wait until all output of the process is copied, for at most `secs` per stream; return whether it is."""
+        """Wait until all output of the process is copied, at most `secs` per stream; return whether all is copied."""
         return all(copier.wait(secs) for copier in self._copiers)
 
     def _wait(self) -> None:
@@ -107,7 +107,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], *, stream: int | None = None) -> None:
-        # -I and -S skip site-packages: the script then adds about 20 ms to the start of the command.
+        # -I and -S skip site-packages, so that the script delays the command by only about 20 ms.
         wrapper = [sys.executable, "-I", "-S", str(Path(die_with_parent.__file__)), str(os.getpid())]
         self.process = subprocess.Popen(
             [*wrapper, *command],
@@ -115,12 +115,12 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
-            # Ctrl-C on the terminal then reaches this process only, which decides what to do with its children.
+            # In a separate group the child gets no Ctrl-C from the terminal. The launcher decides when to stop it.
             process_group=0,
         )
 
     def wait(self) -> int:
-        """Wait for the child to exit; return its exit status, or the number of the signal that ended it, negative."""
+        """Wait for the child to exit; return its exit status, or -n if signal n ended the child."""
         status = self.process.wait()
         # Kill the processes that the child left running; nothing else would end them.
         self._signal_group(signal.SIGKILL)
@@ -159,7 +159,7 @@ class Output:
         return (f"\x1b[{_COLORS[color % len(_COLORS)]}m{text}\x1b[0m " if self._colored else f"{text} ").encode()
 
     def write(self, line: bytes) -> None:
-        """Write a line in one piece: no other line is written into the middle of it."""
+        """Write one whole line; a lock keeps lines of other threads out of it."""
         with self._lock:
             if self._has_failed:
                 return
@@ -176,7 +176,7 @@ Lines = Sequence[tuple[Output, bytes]]
 
 
 class LineCopier:
-    """Thread that copies the output of a process line by line. Lines longer than 1 MiB are broken.
+    """Thread that copies the output of a process line by line. Lines longer than 1 MiB are split.
 
     Args:
         pipe: Pipe that the process writes to.
@@ -191,7 +191,7 @@ class LineCopier:
         self._thread.start()
 
     def wait(self, secs: float) -> bool:
-        """Wait until the output of an exited process is copied, for at most `secs`; return whether it is.
+        """Wait at most `secs` until all output of an exited process is copied; return whether all is copied.
 
         A process that detached itself may keep the pipe open after the program exited, and the thread then never ends.
         It is enough that the pipe is empty.

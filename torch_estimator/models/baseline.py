@@ -1,4 +1,4 @@
-"""Baseline models: they ignore the features, so a useful model has to beat them."""
+"""Baseline models, which ignore the features. A useful model must be better than a baseline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 
 @document_arguments(optimizer=_OPTIMIZER)
 class BaselineEstimator(Estimator):
-    """Model of one bias per logit, for any head; it ignores the features.
+    """Baseline model for any head: one trained bias per logit. It ignores the features.
 
     >>> import torch_estimator as te
     >>> estimator = te.BaselineEstimator(te.PoissonRegressionHead())

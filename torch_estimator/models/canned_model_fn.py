@@ -1,4 +1,4 @@
-"""The one ``model_fn`` behind all premade models of feature columns, with their heads, checks and documentation."""
+"""The ``model_fn`` of all linear, deep, and wide and deep models, with their heads, checks and documentation."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ARGUMENTS = {
 
 
 def document_arguments(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
-    """Return a decorator that appends an ``Args:`` section to the docstring of a premade model.
+    """Return a decorator that appends the sections ``Args:`` and ``Raises:`` to the docstring of a premade model.
 
     Most arguments occur in several models, so each is described only once, at the top of this module.
 
@@ -65,7 +65,7 @@ def document_arguments(**special: str) -> Callable[[_EstimatorClass], _Estimator
     descriptions = {**_ARGUMENTS, **special}
 
     def document(model: _EstimatorClass) -> _EstimatorClass:
-        if model.__doc__ is not None:  # None under python -OO
+        if model.__doc__ is not None:  # Python removes docstrings under -OO.
             arguments = [
                 textwrap.fill(
                     f"{name}: {descriptions[name]}",
@@ -95,8 +95,7 @@ def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None =
     Raises:
         InvalidValueError, InvalidTypeError: A column does not fit its part, or an optimizer is unknown.
     """
-    # Make the transform once without using it, so that mistakes are reported when the estimator is made instead of when
-    # it is trained.
+    # Build the transform once and discard it, so that wrong columns are reported now instead of at the first training.
     _transform(wide, deep)
     factories = {
         prefix: optimizer_factory(part.optimizer, part.learning_rate)
@@ -138,7 +137,7 @@ def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wide:
-    """Linear part of a model.
+    """Settings of a model's linear part.
 
     Args:
         columns: Feature columns of the part.
@@ -162,7 +161,7 @@ class Wide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """Deep part of a model.
+    """Settings of a model's deep part: hidden layers on feature columns.
 
     Args:
         columns: Feature columns of the part.
@@ -210,7 +209,7 @@ def _check_not_empty(columns: Sequence[Any]) -> None:
 
 
 def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Return feature columns as a tuple, from any iterable of them (``columns.values()``, for instance).
+    """Convert an iterable of feature columns to a tuple; None becomes the empty tuple.
 
     Raises:
         InvalidTypeError: The argument is a single column, or something else that is not iterable.
@@ -221,12 +220,12 @@ def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def one_over_root(columns: Sequence[Any]) -> float:
-    """Return ``1 / sqrt(number of columns)``, tf.estimator's upper limit of a linear part's default learning rate."""
+    """Return ``1 / sqrt(number of columns)``, tf.estimator's limit for a linear model's default learning rate."""
     return 1 / math.sqrt(max(1, len(columns)))
 
 
 def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
-    """Return the optimizer factory for a constructor's argument. `learning_rate` is used if the argument is a name.
+    """Return a factory for an optimizer given by name, with `learning_rate`. Return a factory function unchanged.
 
     Raises:
         InvalidValueError, InvalidTypeError: The name is unknown, or the argument is neither a name nor a factory.
@@ -240,7 +239,7 @@ def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> Opt
 def classifier_head(
     n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: LossReduction | str
 ) -> Head:
-    """Return a binary head for two classes, else a multi-class head."""
+    """Return the head of a premade classifier: a binary head for two classes, otherwise a multi-class head."""
     settings: dict[str, Any] = {
         "weight_column": weight_column,
         "label_vocabulary": label_vocabulary,
@@ -252,7 +251,7 @@ def classifier_head(
 
 
 def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: LossReduction | str) -> Head:
-    """Return a regression head with the identity link."""
+    """Return the head of a premade regression model, whose predictions are the logits themselves."""
     return RegressionHead(
         label_dimension=label_dimension, weight_column=weight_column, loss_reduction=LossReduction.of(loss_reduction)
     )

@@ -1,4 +1,4 @@
-"""Wide and deep models: a linear part and hidden layers whose logits are added, trained together."""
+"""Wide and deep models: a linear part and a deep part (hidden layers) are trained together. Their logits are added."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _DNN_LEARNING_RATE = 0.001
 
 @document_arguments()
 class DNNLinearCombinedClassifier(Estimator):
-    """Wide and deep classifier.
+    """Classifier that adds the logits of a linear part and of hidden layers (wide and deep).
 
-    If only one kind of columns is given, the model consists of that part alone.
+    If columns are given for only one part, the model consists of that part alone.
 
     >>> import torch_estimator as te
     >>> age = te.feature_column.numeric_column("age")
@@ -81,9 +81,9 @@ class DNNLinearCombinedClassifier(Estimator):
 
 @document_arguments()
 class DNNLinearCombinedRegressor(Estimator):
-    """Wide and deep regression model.
+    """Regression model that adds the outputs of a linear part and of hidden layers (wide and deep).
 
-    If only one kind of columns is given, the model consists of that part alone.
+    If columns are given for only one part, the model consists of that part alone.
 
     >>> import torch_estimator as te
     >>> age = te.feature_column.numeric_column("age")
@@ -127,9 +127,9 @@ class DNNLinearCombinedRegressor(Estimator):
 
 @document_arguments()
 class DNNLinearCombinedEstimator(Estimator):
-    """Wide and deep model for any head.
+    """Model for any head that adds the logits of a linear part and of hidden layers (wide and deep).
 
-    If only one kind of columns is given, the model consists of that part alone.
+    If columns are given for only one part, the model consists of that part alone.
 
     >>> import torch_estimator as te
     >>> age = te.feature_column.numeric_column("age")

@@ -33,7 +33,7 @@ _OPTIMIZER = (
 
 @document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearClassifier(Estimator):
-    """Logistic regression on feature columns.
+    """Logistic regression on feature columns, for two or more classes.
 
     >>> import torch_estimator as te
     >>> age = te.feature_column.numeric_column("age")

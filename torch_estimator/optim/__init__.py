@@ -11,8 +11,8 @@ To add an optimizer to this package:
    it below. Training in one process, in replicas and in shards then works, and so do checkpoints.
 2. Write the same rule in `parameter_server/rules.py` and add it to ``RULES`` under the name of the class. The rule gets
    the parameter, the gradient, the state under the keys of ``init_state``, and the settings of the group. It changes
-   the parameter and the state in place. All arrays may be rows of a table. The rule only reads 0-dimensional entries of
-   the state; the server counts the steps.
+   the parameter and the state in place. All arrays may be rows of a table. The only 0-dimensional state that a rule may
+   use is the step counter, under the key ``step``: the rule reads the counter, and the server increments it.
 3. Add the optimizer to the lists in `tests/optim/test_optimizer_base.py` and `tests/parameter_server/test_rules.py`,
    and to `by_name` if users should be able to give its name.
 

@@ -1,4 +1,4 @@
-"""Adagrad, as in TensorFlow: an accumulator that starts above zero, and no epsilon."""
+"""Adagrad as in TensorFlow: the sum of squared gradients starts above zero, and there is no epsilon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_n
 
 
 class Adagrad(Optimizer):
-    """``acc += g²; w -= lr * g / sqrt(acc)`` (`tf.compat.v1.train.AdagradOptimizer`).
+    """Adagrad with the rule ``acc += g²; w -= lr * g / sqrt(acc)`` (`tf.compat.v1.train.AdagradOptimizer`).
 
     Unlike `torch.optim.Adagrad`, the rule has no epsilon. Instead, the accumulator starts above zero.
 
@@ -41,7 +41,7 @@ class Adagrad(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return the accumulator, in the shape of `param`."""
+        """Return the initial accumulator of squared gradients, in the shape of `param`."""
         return {"accumulator": torch.full_like(param.detach(), group["initial_accumulator_value"])}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Adam and AdamW: two moments of the gradient, with a correction of the bias from their initial zeros."""
+"""Optimizers Adam (with TensorFlow's formula) and AdamW (with torch's formula)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Scalar = float | Tensor
 
 
 class Adam(Optimizer):
-    """Adam in the form with "epsilon hat" (`tf.compat.v1.train.AdamOptimizer`).
+    """Adam with the formula of `tf.compat.v1.train.AdamOptimizer`: epsilon is the "epsilon hat" of the Adam paper.
 
     The rule in step t::
 
@@ -58,12 +58,12 @@ class Adam(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return two moments in the shape of `param`, and the 0-dimensional number of finished steps."""
+        """Return two moments of zeros in the shape of `param`, and the step counter, a 0-dimensional zero."""
         return _moments_like(param)
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Update `param` and the moments in place; `step` is only read."""
+        """Update `param` and both moments in place. Only read the step counter, which `advance` increments."""
         beta1, beta2 = group["betas"]
         first, second = _bias_corrections(state["step"], beta1, beta2)
         rate = _of_dtype(group["lr"] * (second**0.5 / first), param)
@@ -72,7 +72,7 @@ class Adam(Optimizer):
 
     @staticmethod
     def advance(state: State, group: Group) -> None:
-        """Add one to the number of finished steps."""
+        """Increment the step counter."""
         state["step"].add_(1.0)
 
 
@@ -123,12 +123,12 @@ class AdamW(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return two moments in the shape of `param`, and the 0-dimensional number of finished steps."""
+        """Return two moments of zeros in the shape of `param`, and the step counter, a 0-dimensional zero."""
         return _moments_like(param)
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Decay and update `param`, and update the moments, in place; `step` is only read."""
+        """Apply weight decay to `param`, then update `param` and both moments in place. Only read the step counter."""
         beta1, beta2 = group["betas"]
         first, second = _bias_corrections(state["step"], beta1, beta2)
         decay = group["weight_decay"]
@@ -140,7 +140,7 @@ class AdamW(Optimizer):
 
     @staticmethod
     def advance(state: State, group: Group) -> None:
-        """Add one to the number of finished steps."""
+        """Increment the step counter."""
         state["step"].add_(1.0)
 
 
@@ -151,7 +151,7 @@ def _check_betas(beta1: float, beta2: float) -> None:
 
 
 def _moments_like(param: Tensor) -> State:
-    """Return two moments in the shape of `param`, and the 0-dimensional number of finished steps."""
+    """Return two moments of zeros in the shape of `param`, and the step counter, a 0-dimensional zero."""
     weights = param.detach()
     return {
         "m": torch.zeros_like(weights),
@@ -162,7 +162,7 @@ def _moments_like(param: Tensor) -> State:
 
 
 def _update_moments(grad: Tensor, state: State, beta1: Scalar, beta2: Scalar) -> tuple[Tensor, Tensor]:
-    """Update both moments with `grad` and its square, in place, and return them."""
+    """Update the first moment with `grad` and the second with its square, in place, and return both moments."""
     m = state["m"].lerp_(grad, _of_dtype(1.0 - beta1, grad))
     v = state["v"].lerp_(grad * grad, _of_dtype(1.0 - beta2, grad))
     return m, v

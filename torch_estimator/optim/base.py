@@ -1,4 +1,4 @@
-"""Base class of the optimizers: a torch optimizer whose rule is available as three functions of tensors.
+"""Base class of this project's optimizers: a torch optimizer whose update rule consists of functions of tensors.
 
 The training step calls these functions itself. It can thus update only the rows of an embedding table that a batch
 contains, and compile the update into one graph with the forward and the backward pass.
@@ -25,7 +25,7 @@ Group = dict[str, Any]
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
-    """A `torch.optim.Optimizer` whose rule consists of three functions of tensors.
+    """A torch optimizer whose update rule consists of three functions: `init_state`, `update` and `advance`.
 
     `step` calls these functions. The training step calls them as well, under ``torch.no_grad()`` and inside
     ``torch.compile(fullgraph=True)``:
@@ -78,7 +78,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return not any(group["params"] for group in self.param_groups)
 
     def __call__(self, params: ParamsT) -> Self:
-        """Return an optimizer of `params` with the settings of this one, which must be unbound.
+        """Return a new optimizer of `params` with the settings of this optimizer, which must have no parameters.
 
         Raises:
             InvalidTypeError: This optimizer has parameters already.
@@ -90,15 +90,15 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        # Skip the subclass's __init__: the settings have been checked already. Clone tensor settings, so that the two
-        # optimizers do not share them.
+        # Skip the subclass's __init__, because the settings have been checked already.
+        # Clone settings that are tensors, because the two optimizers must not share a tensor.
         settings = {key: value.clone() if isinstance(value, Tensor) else value for key, value in self.defaults.items()}
         Optimizer.__init__(bound, params, settings)
         return bound
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as torch does, and create the state of its parameters."""
-        # Call the method that torch wraps: the wrapper imports the whole compiler, which takes a second or two.
+        """Add a parameter group, and create the optimizer state of its parameters."""
+        # Bypass torch's wrapper of this method, because the wrapper imports the whole compiler (1 to 2 seconds).
         inherited = torch.optim.Optimizer.add_param_group
         getattr(inherited, "__wrapped__", inherited)(self, param_group)
         group = self.param_groups[-1]
@@ -107,7 +107,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return the state of `param` before the first step: tensors of its shape, or 0-dimensional ones."""
+        """Return the initial optimizer state of `param`: tensors of the same shape, or 0-dimensional tensors."""
         return {}
 
     @staticmethod
@@ -156,7 +156,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
 
 def check_learning_rate(lr: float | Tensor) -> None:
-    """Raise unless `lr` is a finite number or 0-dimensional tensor that is not negative."""
+    """Raise an error unless `lr` is a number or a 0-dimensional tensor, finite and not negative."""
     if isinstance(lr, Tensor) and lr.dim() != 0:
         raise InvalidValueError(
             f"lr must be a number or a tensor without dimensions, but got a tensor of shape {list(lr.shape)}."
@@ -172,7 +172,7 @@ def one_learning_rate(
     *,
     default: float | None = None,
 ) -> float | Tensor:
-    """Return the learning rate from torch's argument `lr` or TensorFlow's `learning_rate`.
+    """Return the learning rate, which the user gives either as `lr` (as in torch) or as `learning_rate` (TensorFlow).
 
     Args:
         optimizer: Class of the optimizer, which errors name.
@@ -210,7 +210,7 @@ def check_number(
     at_most: float = math.inf,
     below: float = math.inf,
 ) -> None:
-    """Raise unless `value` is a finite number within the given bounds; the message says the bounds."""
+    """Raise an error that names the bounds unless `value` is a finite number within these bounds."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
         raise InvalidTypeError(f"{name} must be a number, but got {value!r}.")
     number = float(value)

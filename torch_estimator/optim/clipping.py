@@ -1,4 +1,4 @@
-"""Gradient clipping as a setting of optimizers.
+"""Gradient clipping by norm or by value, as a setting of optimizers.
 
 The training step looks up the clippings of its optimizers and applies them inside the step, compiled or not.
 """
@@ -37,7 +37,7 @@ class Gradient(NamedTuple):
 
 
 class Clipping(ABC):
-    """Function that changes gradients before the optimizers use them.
+    """Base class of functions that clip gradients before the optimizers use them.
 
     Attributes:
         needs_share: Whether the function reads `Gradient.share`.
@@ -47,7 +47,7 @@ class Clipping(ABC):
 
     @abstractmethod
     def __call__(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        """Return the new values of all gradients.
+        """Return the clipped values of each gradient, in order.
 
         Args:
             gradients: Gradients of all parameters that one call of an optimizer factory got.
@@ -55,7 +55,7 @@ class Clipping(ABC):
 
 
 class _ByNorm(Clipping):
-    """Scale all gradients by one factor, so that their global norm is at most `clip_norm`."""
+    """Clipping that scales all gradients by one factor, so that their global norm is at most `clip_norm`."""
 
     needs_share = True
 
@@ -69,7 +69,7 @@ class _ByNorm(Clipping):
 
 
 class _ByValue(Clipping):
-    """Clamp every element of the gradients to ``[-clip_value, clip_value]``."""
+    """Clipping that clamps every element of the gradients to ``[-clip_value, clip_value]``."""
 
     def __init__(self, clip_value: float) -> None:
         self._clip_value = clip_value
@@ -79,18 +79,18 @@ class _ByValue(Clipping):
 
 
 def _squares(gradient: Gradient) -> Tensor:
-    """Return the sum of the squares of a gradient, in float32."""
+    """Return the sum of the squares of a gradient's elements, in float32."""
     values = gradient.values.float()
     squares = values * values
     return (squares if gradient.share is None else squares * gradient.share).sum()
 
 
-# The clippings of each optimizer, innermost first. This map is needed because torch's optimizers cannot store them.
+# Maps each optimizer to its clippings in the order in which they apply, because torch's optimizers cannot store them.
 _CLIPPINGS: WeakKeyDictionary[torch.optim.Optimizer, list[Clipping]] = WeakKeyDictionary()
 
 
 def clippings_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[Clipping, list[torch.optim.Optimizer]]:
-    """Return the clippings of some optimizers in the order in which they apply, each with its optimizers."""
+    """Return a dict from each clipping to the optimizers that use it, in the order in which the clippings apply."""
     held: dict[Clipping, list[torch.optim.Optimizer]] = {}
     depth: dict[Clipping, int] = {}
     for optimizer in optimizers:
@@ -102,7 +102,7 @@ def clippings_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[Clipping, 
 
 @dataclass(frozen=True, slots=True)
 class _Clipped:
-    """Optimizer factory that calls another one and registers a clipping for the optimizers it returns."""
+    """Optimizer factory that calls `factory` and registers a clipping for each optimizer that `factory` returns."""
 
     factory: OptimizerFactory
     make: Callable[[float], Clipping]
@@ -110,7 +110,7 @@ class _Clipped:
 
     def __call__(self, named: NamedParameters) -> Trainer | Sequence[Trainer]:
         made = self.factory(named)
-        # Make a new clipping for each call, because the norm is taken over the parameters of this call.
+        # Make a new clipping for each call, because a norm is taken over the parameters of one call only.
         clipping = self.make(self.limit)
         trainers = made if isinstance(made, Sequence) else [made]
         optimizers = [one.optimizer if isinstance(one, LRScheduler) else one for one in trainers]
@@ -120,7 +120,9 @@ class _Clipped:
 
 
 def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> OptimizerFactory:
-    """Scale gradients down so that their global norm is at most `clip_norm` (`tf.clip_by_global_norm`).
+    """Wrap an optimizer so that it scales its gradients down to a global norm of at most `clip_norm`.
+
+    The formula is that of `tf.clip_by_global_norm`.
 
     The norm is taken over all parameters of one call of `optimizer`. In a wide and deep model, each half therefore has
     its own norm. It is the norm of the whole gradient, even if only some rows of a table have a gradient.
@@ -145,7 +147,7 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
 
 
 def clip_gradients_by_value(optimizer: OptimizerFactory, clip_value: float) -> OptimizerFactory:
-    """Clamp every element of the gradients to ``[-clip_value, clip_value]``.
+    """Wrap an optimizer so that it clamps every element of its gradients to ``[-clip_value, clip_value]``.
 
     Args:
         optimizer: An unbound optimizer, a class, or a function from named parameters to optimizers or schedules.

@@ -1,4 +1,4 @@
-"""Optimizer factories: functions from a model's named parameters to its optimizers, and optimizers by name."""
+"""Optimizer factories: functions that take a model's named parameters and return its optimizers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BY_NAME: dict[str, Callable[..., Optimizer]] = {
 
 
 def by_name(name: str, learning_rate: float | Tensor) -> Optimizer:
-    """Return an unbound optimizer by its name, with all other settings at their defaults.
+    """Return the optimizer with a given name, without parameters and with default settings except the learning rate.
 
     Args:
         name: ``"Adagrad"``, ``"Adam"``, ``"AdamW"``, ``"Ftrl"``, ``"RMSProp"`` or ``"SGD"``.
@@ -63,7 +63,7 @@ def by_name(name: str, learning_rate: float | Tensor) -> Optimizer:
 
 
 def check_factory(optimizer: object, *, or_name: bool = False) -> None:
-    """Raise unless `optimizer` can be called with parameters; the message says what to write instead.
+    """Raise InvalidTypeError unless `optimizer` can be called with named parameters. The message shows correct code.
 
     Args:
         optimizer: Value to check.
@@ -92,7 +92,7 @@ def check_factory(optimizer: object, *, or_name: bool = False) -> None:
 
 
 def _unbound(optimizer: torch.optim.Optimizer) -> str:
-    """Return Python code for an unbound optimizer of the same class and learning rate."""
+    """Return Python code that makes an optimizer of the same class and learning rate, but without parameters."""
     name, rate = type(optimizer).__name__, float(optimizer.defaults.get("lr", 0.001))
     if isinstance(optimizer, Optimizer):
         return f"te.optim.{name}(lr={rate:g})"
@@ -101,7 +101,7 @@ def _unbound(optimizer: torch.optim.Optimizer) -> str:
 
 
 def check_evaluates_once(optimizer: torch.optim.Optimizer) -> None:
-    """Raise InvalidTypeError for an optimizer that evaluates the loss of a batch several times in each step."""
+    """Raise InvalidTypeError for LBFGS, which evaluates the loss of a batch several times in each step."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidTypeError(
             "LBFGS evaluates the loss several times a step, which training on batches does not; use another optimizer."

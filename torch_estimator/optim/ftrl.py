@@ -1,4 +1,4 @@
-"""FTRL-Proximal: "follow the regularized leader", the proximal version."""
+"""Optimizer FTRL-Proximal ("follow the regularized leader")."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Ftrl(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return the accumulator and the linear term, each in the shape of `param`."""
+        """Return the initial accumulator and linear term, each in the shape of `param`."""
         weights = param.detach()
         return {
             "accumulator": torch.full_like(weights, group["initial_accumulator_value"]),
@@ -86,8 +86,8 @@ class Ftrl(Optimizer):
         shrunk = grad + 2.0 * shrinkage * param if shrinkage else grad
         linear.add_(shrunk - (new_power - old_power) / lr * param)
         quadratic = (new_power + group["beta"]) / lr + 2.0 * group["l2_regularization_strength"]
-        # Divide by 1 instead of 0, so that the weight is 0 instead of 0 / 0. An accumulator that starts at zero stays
-        # zero until the first gradient.
+        # Divide by 1 instead of 0, so that the weight is 0 instead of NaN.
+        # An accumulator that starts at zero stays zero until the first gradient.
         quadratic = torch.where(quadratic == 0.0, 1.0, quadratic)
         param.copy_((linear.clamp(-l1, l1) - linear) / quadratic)
 

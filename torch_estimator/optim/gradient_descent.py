@@ -1,4 +1,4 @@
-"""Plain gradient descent: the simplest optimizer of this package, and a template for others."""
+"""Plain gradient descent: the simplest optimizer of this package, and a template for new optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, one_lea
 
 
 class GradientDescent(Optimizer):
-    """``w -= lr * g``, without state (`tf.compat.v1.train.GradientDescentOptimizer`).
+    """Gradient descent with the rule ``w -= lr * g`` (`tf.compat.v1.train.GradientDescentOptimizer`).
 
     Args:
         params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
@@ -37,5 +37,5 @@ class GradientDescent(Optimizer):
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Update `param` in place."""
+        """Update `param` in place with the gradient `grad`."""
         param.sub_(grad * group["lr"])

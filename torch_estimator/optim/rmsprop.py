@@ -1,4 +1,4 @@
-"""RMSProp with momentum, not centered, as in TensorFlow."""
+"""RMSProp with momentum, without centering, as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_n
 
 
 class RMSProp(Optimizer):
-    """RMSProp, not centered (`tf.compat.v1.train.RMSPropOptimizer`).
+    """RMSProp with momentum, without centering (`tf.compat.v1.train.RMSPropOptimizer`).
 
     The rule::
 
@@ -51,7 +51,7 @@ class RMSProp(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return the mean square and the momentum, each in the shape of `param`."""
+        """Return the initial mean square (ones) and momentum (zeros), each in the shape of `param`."""
         weights = param.detach()
         return {"mean_square": torch.ones_like(weights), "momentum": torch.zeros_like(weights)}
 

@@ -1,1 +1,1 @@
-"""Strategies, which spread a training over devices and processes; read `single` first."""
+"""Strategies, which spread a training over devices and processes. Read ``single.py`` first: it is the simplest."""

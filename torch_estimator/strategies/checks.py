@@ -7,7 +7,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 def check_silence(secs: object) -> None:
-    """Raise if ``silence_secs`` is not a positive number."""
+    """Raise an error if the argument ``silence_secs`` of a strategy is not a positive number."""
     if not isinstance(secs, int | float) or isinstance(secs, bool):
         raise InvalidTypeError(f"silence_secs must be a number, but got {secs!r}.")
     if not secs > 0:
@@ -15,9 +15,9 @@ def check_silence(secs: object) -> None:
 
 
 def refuse_parameter_servers(strategy: object, task: Task) -> None:
-    """Raise if the cluster has parameter servers, which `strategy` does not use."""
+    """Raise an error if the cluster has parameter servers, since `strategy` does not use any."""
     if task.num_ps:
         raise InvalidValueError(
             f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "
-            "servers, which it does not have; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
+            "servers, which it does not use; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
         )

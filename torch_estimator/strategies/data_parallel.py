@@ -1,4 +1,4 @@
-"""Data-parallel training: every process has the whole model, and all take each step together.
+"""Data-parallel training: every process has a copy of the model, and all processes take each step together.
 
 A user configures `MultiWorkerMirroredStrategy`; `joined` makes the session of one process. A training runs in this
 order:
@@ -42,19 +42,19 @@ logger = logging.getLogger("torch_estimator")
 _COMMUNICATIONS = ("AUTO", "RING", "NCCL")
 
 COMPILED_PARTS = "compiled_parts"
-"""Key of a checkpoint's state: which parts of the two halves of a step were compiled."""
+"""Key in a checkpoint's state: its value says how the two halves of a step were compiled."""
 
-# Warn of embeddings with more numbers: exchanging one takes longer than a step of most models.
+# Warn if an embedding has more parameters than this: to exchange its gradient takes longer than most models' steps.
 _MANY_NUMBERS = 1_000_000
 
-# Holds one entry for each group that this process is in. While there is any, this process evaluates alone, since the
-# other processes of the cluster are busy with the group's work.
+# One entry for each process group that this process is in. A process that is in a group evaluates alone, because the
+# other processes of the cluster are busy with the work of the group.
 _busy: list[None] = []
 
 
 @dataclass(frozen=True, slots=True)
 class MultiWorkerMirroredStrategy(Strategy):
-    """Strategy in which every worker has the whole model, and all take each step together with the sum of gradients.
+    """Strategy in which every worker has a copy of the model, and all workers update with the sum of their gradients.
 
     This is the default of a cluster without parameter servers. In each step, each worker takes one batch of its own
     ``input_fn``. So with n workers, a step is computed on n times as many rows. Losses that are sums, and their
@@ -90,7 +90,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     @property
     def backend(self) -> str:
-        """Name of the backend of torch.distributed.
+        """Name of the torch.distributed backend, such as ``gloo``.
 
         Raises:
             InvalidValueError: ``communication`` needs GPUs and there are none, or it does not work with ``elastic``.
@@ -104,7 +104,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             )
         if self.communication == "NCCL" and not torch.cuda.is_available():
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
-        # Use gloo for tensors on the CPU in any case, because strings are exchanged as such tensors.
+        # Always use gloo for CPU tensors, because strings are exchanged as CPU tensors.
         return "cpu:gloo,cuda:nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"
 
     def check(self, task: Task) -> None:
@@ -131,13 +131,16 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 def shares_evaluation(config: RunConfig) -> bool:
-    """Return whether the processes that train together also share evaluations."""
+    """Return whether all workers of the cluster share each evaluation.
+
+    They do if ``eval_distribute`` is a `MultiWorkerMirroredStrategy` and the cluster has no parameter servers.
+    """
     task = config.task
     return isinstance(config.eval_distribute, MultiWorkerMirroredStrategy) and task.num_workers > 1 and not task.num_ps
 
 
 def _warn_of_evaluating_alone() -> None:
-    """Log once that ``eval_distribute`` has no effect in this process."""
+    """Log a warning, at most once, that ``eval_distribute`` has no effect because this process evaluates alone."""
     if _warned:
         return
     _warned.append(None)
@@ -153,7 +156,7 @@ _warned: list[None] = []
 
 @contextmanager
 def busy_with_group() -> Iterator[None]:
-    """Make evaluations in the body run in this process alone, since the others are busy with the group's work."""
+    """Make this process evaluate alone while the body runs, since the other processes of its group are busy."""
     _busy.append(None)
     try:
         yield
@@ -171,7 +174,7 @@ def joined_group(
     replicas: ForkedReplicas | None = None,
     replaceable: bool = True,
 ) -> Iterator[Group]:
-    """Connect to all processes that train or evaluate together with this one; leave the group at the end.
+    """Connect to all processes of a training or an evaluation; yield their `Group`, and leave it at the end.
 
     Args:
         task: The place of this process among the processes.
@@ -182,7 +185,7 @@ def joined_group(
         replaceable: Whether a new process can take the place of a lost one.
 
     Raises:
-        ClusterError: The other processes did not come in time.
+        ClusterError: The other processes did not connect in time.
     """
     from torch_estimator.distributed.group import Group
     from torch_estimator.parameter_server.encryption import KEY_FILE
@@ -214,7 +217,7 @@ def joined_group(
 def joined(
     config: RunConfig, task: Task, strategy: Strategy, *, replicas: ForkedReplicas | None = None
 ) -> Iterator[Session]:
-    """Join the processes that take each step together; yield the session of this process.
+    """Connect to the processes of a data-parallel training; yield this process's session, and disconnect at the end.
 
     If the cluster has a single process, its session is a `SingleSession`.
 
@@ -245,7 +248,7 @@ def joined(
 
 
 class DataParallelSession(Session):
-    """Session of one of several processes that hold the same model and take each step together.
+    """One process's part of a data-parallel training, in which all processes take each step together.
 
     Args:
         config: The settings of this process.
@@ -274,9 +277,8 @@ class DataParallelSession(Session):
         try:
             yield
         except PeerLost as lost:
-            # A process was lost before the first step: there is no state to recover, so form the group again and start
-            # over. If one is lost later, `DataParallelSteps` recovers; the error reaches this point only if it could
-            # not, and `rejoin` raises it again.
+            # Before the first step there is no state to recover, so form the group again and start over. If a later
+            # recovery in `DataParallelSteps` failed, its error arrives here, too, and `rejoin` raises it again.
             self.group.rejoin(lost)
 
     def begin(self, training: Training) -> None:
@@ -289,8 +291,7 @@ class DataParallelSession(Session):
         if not others_train:
             training.warm_start()
         training.make_optimizers()
-        # Describe the training before the checkpoint is restored, because a restored schedule changes the settings of
-        # its optimizer.
+        # Describe the training before the checkpoint is restored: a restored schedule changes its optimizer's settings.
         trainers = (training.optimizers, training.schedules)
         description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
@@ -331,8 +332,7 @@ class DataParallelSession(Session):
 
         training.restore_input(training.saved_state)
         if self._shares_input and RANDOM not in training.saved_state:
-            # Give each process its own random numbers only after the dataset was made: all processes have to make it
-            # with the same random numbers, so that they read the same input.
+            # The processes need the same random numbers to make the same dataset, but different ones to train.
             vary_random_numbers(self.task.rank)
         self._training = training
         self.group.check_preempted = checking_preemption(context)
@@ -376,20 +376,19 @@ def agree_on_start(training: Training, agree: Callable[..., None], group: Group)
 
     Args:
         training: The training of this process.
-        agree: Raises if the processes differ; called with ``begins_with`` and ``last_step``.
+        agree: Raises an error if the processes differ; called with ``begins_with`` and ``last_step``.
         group: The processes.
     """
     from torch_estimator import files
 
     begins_with = None if training.checkpoint is None else files.basename(training.checkpoint.path)
     agree(begins_with=begins_with, last_step=training.last_step)
-    # Take over the chief's value: the chief alone reads, from the model directory, whether the last training was
-    # interrupted.
+    # Use the chief's value, because only the chief reads whether the last training was interrupted.
     training.starts_input_over = bool(group.all_gather_texts("yes" if training.starts_input_over else "")[0])
 
 
 def vary_random_numbers(rank: int) -> None:
-    """Seed each process differently, for dropout and for shuffling its part of the input."""
+    """Seed torch differently in each process, so that dropout and shuffling draw different random numbers."""
     import torch
 
     if rank:
@@ -397,7 +396,7 @@ def vary_random_numbers(rank: int) -> None:
 
 
 def warn_of_whole_tables(training: Training) -> None:
-    """Warn of big embeddings of the user's module: their gradients are exchanged whole.
+    """Log a warning for each large embedding of the user's module, since its whole gradient is sent in every step.
 
     Tables of feature columns are not reported, because only the rows that a batch uses are exchanged.
     """

@@ -1,4 +1,4 @@
-"""Steps of data-parallel training: compute gradients, exchange them with the other replicas, update with their sum.
+"""Steps of data-parallel training: compute gradients, exchange them between the replicas, update with their sum.
 
 One step of a replica:
 
@@ -68,11 +68,11 @@ _MESSAGE_TOO_SMALL = FIRST_FREE_CODE
 
 _LAYOUT = "layout"
 _COMPILED_GRADIENTS = "compiled_gradients"
-"""Key of a checkpoint's state: which parts of the first half of its step each replica has compiled."""
+"""Key in a replica's saved state: its value says how the replica compiled the first half of its step."""
 
 
 class DataParallelSteps(SynchronousSteps):
-    """Takes the steps of one replica, together with all others.
+    """Training steps of one replica, taken together with all other replicas.
 
     Args:
         group: The replicas.
@@ -103,15 +103,16 @@ class DataParallelSteps(SynchronousSteps):
         self._replica = ReplicaState(training, self.whole_state)
         # Use a separate context for the update, so that hooks observe only the tensors of the forward pass.
         self._update_context = RunContext(global_step=context.global_step)
-        # The two halves of the step and their runners. There is no layout before the first batch.
+        # Each half of the step (before and after the exchange) has a runner, which executes it. The layout of the
+        # messages is not known before the first batch; until then these attributes are None.
         self._layout: Layout | None = None
         self._sending: SendingStep | None = None
         self._senders: StepRunner | None = None
         self._receivers: StepRunner | None = None
         self._header_only = torch.zeros(LOSS)
-        # The cursor of this replica after the current batch, and the cursors of all replicas after the last step. The
-        # latter are a copy, because an exchange that fails may have overwritten some of the messages.
+        # The input cursor of this replica after the current batch.
         self._own_cursor = b""
+        # Copies of the input cursors of all replicas after the last step. A failed exchange may overwrite messages.
         self._cursors = cursors
         self._loss: Tensor | float = 0.0
         before = before or {}
@@ -121,10 +122,10 @@ class DataParallelSteps(SynchronousSteps):
         if layouts:
             self._use_layout(layouts[0].joined(layouts[1:]), before)
 
-    # Content of checkpoints.
+    # The next three methods return what a checkpoint contains.
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, the layout and which parts are compiled: a resumed run needs both for the same numbers."""
+        """Return what a resumed run needs to compute the same numbers: message layout, and how steps are compiled."""
         if self._layout is None or self._senders is None or self._receivers is None:
             return {}
         return {
@@ -134,25 +135,25 @@ class DataParallelSteps(SynchronousSteps):
         }
 
     def whole_state(self) -> dict[str, Any]:
-        """Return the parts of the chief's checkpoint that are not tensors, without the other replicas' cursors."""
+        """Return the chief's part of a checkpoint without the tensors, such as the chief's own input cursor."""
         return {**self._training.state(), COMPILED_PARTS: self.state()}
 
     def cursors(self) -> list[Any] | None:
-        """Return the input cursors of the other replicas by rank, None for the chief; None before the first step."""
+        """Return the replicas' input cursors by rank, with None for the chief; before the first step, return None."""
         if self._cursors is None:
             return None
         return [None, *decode_cursors(self._cursors)[1:]]
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
+        """Make the next step check whether a user's hook has changed the model or the optimizers."""
         if self._senders is not None and self._receivers is not None:
             self._senders.invalidate()
             self._receivers.invalidate()
 
-    # Taking one step.
+    # The following methods take one step.
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take one step, with or without a batch.
+        """Take one step with the next batch, or without a batch if this replica's input has ended.
 
         Returns:
             The loss over the batches of all replicas; an empty sequence if no replica has a batch, or if the chief has
@@ -168,7 +169,7 @@ class DataParallelSteps(SynchronousSteps):
         except Preempted:
             saver = self._training.saver
             if saver is not None and self._cursors is not None:
-                # Save the last step now: if every process restarts, no process will hold its state.
+                # Save the last complete step now: if all processes are restarted, none of them has its state in memory.
                 step = self._update_context.global_step
                 saver.save_content(step, self._replica.content(step, float(self._loss), self._cursors))
             raise
@@ -184,8 +185,7 @@ class DataParallelSteps(SynchronousSteps):
                 HOOKS: self._training.hook_states(),
             }
         )
-        # Exchange again after a replica was lost and after the message was enlarged. The gradients are computed only
-        # once.
+        # Repeat the exchange after a replica was lost or the message was enlarged, but compute the gradients only once.
         while True:
             fits = unsent is None and (self._layout is None or self._layout.cursor_bytes >= len(self._own_cursor))
             code = (NO_BATCH if batches is None else HAS_BATCH) if fits else _MESSAGE_TOO_SMALL
@@ -203,14 +203,14 @@ class DataParallelSteps(SynchronousSteps):
                     return ()
             except PeerLost as lost:
                 if self._recover(lost):
-                    # Return the leader's loss: it had received all messages of this step, and this replica has just
-                    # loaded the leader's state after the step.
+                    # Another replica (the leader) had already completed this step, and this replica has loaded the
+                    # leader's state. So return the leader's loss instead of updating again.
                     return [self._loss]
                 if self._dismissed:
                     return ()
 
     def _compute(self, batches: Batches, context: RunContext) -> MessageTooSmall | None:
-        """Compute the gradients of a batch and fill the message; return the gradients if they do not fit."""
+        """Compute the gradients of a batch and pack them into the message; return them if they do not fit into it."""
         if self._senders is None:
             self._sending, _ = self._halves(None)
             self._senders = EagerRunner(self._sending)
@@ -221,7 +221,7 @@ class DataParallelSteps(SynchronousSteps):
         return None
 
     def _exchange_and_evaluate(self, code: float) -> list[float]:
-        """Exchange messages; evaluate while the chief calls for it, then return the codes of the next step."""
+        """Exchange messages, and again after each evaluation of the chief; return the last code of each replica."""
         while (codes := self._exchange(code))[0] == EVALUATION:
             request = self.group.all_gather_texts("")[0]
             self._training.evaluator.evaluate_with_chief(GroupShare(self.group), request)
@@ -239,13 +239,13 @@ class DataParallelSteps(SynchronousSteps):
         return self._exchange_codes(message, code, update_compiled=can_compile)
 
     def _update(self) -> Sequence[Tensor | float]:
-        """Update with the messages of all replicas; return the loss."""
+        """Update the parameters with the gradients in all replicas' messages; return the loss over all batches."""
         assert self._receivers is not None and self._sending is not None
         self._keep_cursors()
         self._collect_stop_requests()
-        # Update with compiled code only if all replicas can: compiled code and Python may round differently, and
-        # replicas that round differently would drift apart. Also update in Python if a gradient is missing from all
-        # messages: compiled code would treat it as zeros, with which an optimizer with momentum changes the parameter.
+        # Update with compiled code only if all replicas can: compiled code and Python may round differently, and then
+        # the parameters of the replicas would drift apart. Also update in Python if a parameter has no gradient in any
+        # message: compiled code would use zeros, and an optimizer with momentum would change the parameter.
         all_compiled = all(one[UPDATE_COMPILED] for one in self._headers)
         is_any_missing = any(one[MISSING_GRADIENTS] for one in self._headers)
         self._receivers.in_python = not all_compiled or (
@@ -258,10 +258,10 @@ class DataParallelSteps(SynchronousSteps):
         self._loss = losses[-1]
         return losses
 
-    # Between two steps, and after the last one.
+    # The following methods are called between two steps, and after the last step.
 
     def call_to_evaluation(self, request: str) -> bool:
-        """Call the other replicas to an evaluation; return False if one of them is lost. Called by the chief.
+        """Ask all other replicas to join an evaluation. Called on the chief; returns False if a replica is lost.
 
         Args:
             request: Description of the evaluation; see `SharedEvaluator.evaluate_with_chief`.
@@ -282,8 +282,7 @@ class DataParallelSteps(SynchronousSteps):
             with suppress(PeerLost):
                 self._exchange(PREEMPTED if self.preempted else TRAINING_ENDS)
             return
-        # Exchange messages until the chief ends the training. Before that, the chief may still evaluate, or another
-        # replica may be lost.
+        # Exchange messages until the chief ends the training, since the chief may still call for evaluations.
         while True:
             try:
                 code = self._exchange_and_evaluate(NO_BATCH)[0]
@@ -301,18 +300,18 @@ class DataParallelSteps(SynchronousSteps):
             self._exchange(FAILED)
 
     def close(self, *exception: object) -> None:
-        """End the background work of the runners."""
+        """Stop compiling both halves of the step in the background, or let a compilation finish for later runs."""
         for runner in (self._senders, self._receivers):
             if runner is not None:
                 runner.__exit__(*exception)
 
-    # Recovery of lost replicas.
+    # The following methods recover from the loss of a replica.
 
     def _recover(self, lost: PeerLost) -> bool:
-        """Form the group again; return whether the leader had taken one step more than this replica.
+        """Reconnect the replicas after a loss; return whether this replica was one step behind and has caught up.
 
         Raises:
-            PeerLost: This is the error `lost` itself; a lost replica cannot be replaced.
+            PeerLost: The lost replica cannot be replaced. The error is `lost` itself.
         """
         while True:
             try:
@@ -328,8 +327,7 @@ class DataParallelSteps(SynchronousSteps):
     def _rejoin_and_catch_up(self, lost: PeerLost) -> bool:
         group, step = self.group, self._update_context.global_step
         layout = None if self._layout is None else self._layout.as_json()
-        # Before the first step, wait for all lost replicas: without their input cursors the group cannot go on without
-        # them.
+        # Before the first step, wait for all lost replicas: no other replica has their input cursors yet.
         group.rejoin(lost, Status(step, layout).as_text(), may_miss=self._cursors is not None)
         leader, statuses = find_leader(group.statuses)
         self._agree()
@@ -353,10 +351,10 @@ class DataParallelSteps(SynchronousSteps):
         return is_behind
 
     def _fill_messages_of_absent(self) -> None:
-        """Fill the messages of absent replicas like those of replicas without a batch, with their last input cursors.
+        """Write a message for each absent replica, with no batch and with the last input cursor of that replica.
 
-        No exchange overwrites these rows. So the update adds nothing for absent replicas, and checkpoints and snapshots
-        keep their cursors: a replica that comes back continues its input where it stopped.
+        No exchange overwrites these messages. So the update adds nothing for absent replicas, and checkpoints and
+        snapshots keep their cursors: a replica that comes back continues its input where it stopped.
         """
         for rank in self.group.absent:
             message = self._messages[rank]
@@ -371,10 +369,10 @@ class DataParallelSteps(SynchronousSteps):
             self._cursor_copy.copy_(self._cursors_received)
             self._cursors = self._cursor_copy.view(torch.uint8)
 
-    # Changes of the layout.
+    # The following methods change the layout, that is, the parts that a message has space for.
 
     def _enlarge_messages(self, unsent: MessageTooSmall | None) -> None:
-        """Agree on a layout that is large enough for every replica, and pack the gradients that did not fit.
+        """Agree with all replicas on larger messages; pack the gradients that did not fit before into the new message.
 
         Args:
             unsent: The gradients of this replica, if they did not fit; else None.
@@ -390,7 +388,7 @@ class DataParallelSteps(SynchronousSteps):
             self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
 
     def _change_layout(self, layout: Layout) -> None:
-        """Change to another layout, and copy the gradients of the current message to the new message."""
+        """Replace the messages by messages of another layout, and copy this replica's gradients to its new message."""
         before = self._sending if self._layout is not None else None
         self.close()
         self._use_layout(layout, {})
@@ -399,7 +397,7 @@ class DataParallelSteps(SynchronousSteps):
             self._sending.packing.pack(self._sending.message, loss, dense, mentions)
 
     def _use_layout(self, layout: Layout, before: Mapping[str, Any]) -> None:
-        """Create both halves of the step, their runners, and the messages of all replicas, for a layout."""
+        """Create all that depends on the message layout: both halves of the step, their runners, and the messages."""
         self._layout = layout
         self._sending, receiving = self._halves(layout)
         self._advances_schedules = bool(receiving.schedules)
@@ -414,7 +412,7 @@ class DataParallelSteps(SynchronousSteps):
             runner.__enter__()
 
     def _halves(self, layout: Layout | None) -> tuple[SendingStep, ReceivingStep]:
-        """Return both halves of the step. If `layout` is None, their messages have space for no gradient."""
+        """Return both halves of the step for messages of a layout; None stands for messages without gradients."""
         training = self._training
         if layout is None:
             whole = training.whole_step()
@@ -426,7 +424,7 @@ class DataParallelSteps(SynchronousSteps):
 
 
 def restored_state(training: Training, task: Task) -> dict[str, Any]:
-    """Return this replica's part of the restored checkpoint's state; see `own_state`."""
+    """Return this replica's part of the state in the checkpoint that training starts from; empty if there is none."""
     if training.checkpoint is None:
         return {}
     own = own_state(training.checkpoint.state, task.rank, task.num_workers, [_COMPILED_GRADIENTS])

@@ -1,4 +1,4 @@
-"""The strategy of a job whose `RunConfig` names none."""
+"""Default strategy of a job, used if its `RunConfig` has no ``train_distribute``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_estimator.strategy import Strategy
 
 
 def strategy_of(config: RunConfig) -> Strategy:
-    """Return the strategy to train with: ``train_distribute`` of `config`, or else the one that fits the cluster."""
+    """Return the strategy to train with: ``train_distribute`` of `config`, or else the default for the cluster."""
     if config.train_distribute is not None:
         return config.train_distribute
     return ParameterServerStrategy() if config.task.num_ps else MultiWorkerMirroredStrategy()

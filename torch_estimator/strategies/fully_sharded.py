@@ -1,4 +1,4 @@
-"""Fully sharded training: every process holds some rows of each parameter, and all take each step together.
+"""Fully sharded training: every process holds some rows of each parameter; all processes take each step together.
 
 The parameters of one part of the model (a *unit*) are gathered from all processes just before that part computes, and
 freed afterwards, so that no process holds the whole model while it trains (`torch.distributed.fsdp`). The optimizer
@@ -101,7 +101,7 @@ class FullyShardedStrategy(Strategy):
 
 
 class FullyShardedSession(Session):
-    """Session of one of several processes that each hold some rows of every parameter.
+    """One process's part of a fully sharded training, in which each process holds some rows of every parameter.
 
     Args:
         config: The settings of this process.

@@ -53,12 +53,12 @@ _SAVE_SHARDS = FIRST_FREE_CODE
 _NEVER_HAD_BATCH = FIRST_FREE_CODE + 1
 """The input of the sender was empty, so it has no batch that it could compute again."""
 
-# Recognize torch's errors for a lost connection by these words, since they have no type of their own.
+# torch raises a plain RuntimeError for some lost connections. The message of such an error has one of these words.
 _CONNECTION_ERRORS = ("gloo", "NCCL", "Connection closed", "Connection reset")
 
 
 class ShardedSteps(SynchronousSteps):
-    """Takes the steps of one process, on its own batches, with the parameters of all processes.
+    """Training steps of one process, computed on its own batches with the parameters of all processes.
 
     Args:
         group: The processes.
@@ -83,16 +83,16 @@ class ShardedSteps(SynchronousSteps):
         self._in_step = False
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
+        """Make the next step check whether a user's hook has changed the model or the optimizers."""
         self._runner.invalidate()
 
-    def _note_state(self) -> None:
-        """Keep the input cursor as it is before the next batch is read: the chief may ask for it after that."""
+    def _keep_state(self) -> None:
+        """Keep the input cursor from before the next batch is read, since the chief may save a checkpoint later."""
         if self.group.rank:
             self._state = {**self._training.state(), HOOKS: self._training.hook_states()}
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take one step, with or without a batch of this process.
+        """Take one step with the next batch of this process, or with its last batch again if its input has ended.
 
         Returns:
             The loss over the batches of all processes; an empty sequence if no process has a batch, or if the chief has
@@ -101,7 +101,7 @@ class ShardedSteps(SynchronousSteps):
         Raises:
             PeerLost: Another process is lost.
         """
-        self._note_state()
+        self._keep_state()
         batches, context = self._training.next_batches(1), self._context
         self._request_stop(context)
         self._batches = batches or self._batches
@@ -113,13 +113,13 @@ class ShardedSteps(SynchronousSteps):
         return self._step_together(codes, self._batches, context)
 
     def gather_shards(self, directory: str) -> list[Any]:
-        """Make the other processes write their rows. Called by the chief, between two steps.
+        """Make all other processes write their rows into a checkpoint. The chief calls this between two steps.
 
         Args:
             directory: Directory of the unfinished checkpoint.
 
         Returns:
-            The input cursors of the other processes by rank, as JSON; None for the chief.
+            The input cursors of the other processes by rank; None for the chief.
 
         Raises:
             CheckpointError: Another process could not write its rows.
@@ -143,20 +143,20 @@ class ShardedSteps(SynchronousSteps):
             with suppress(PeerLost):
                 self._exchange(PREEMPTED if self.preempted else TRAINING_ENDS)
             return
-        self._note_state()
+        self._keep_state()
         # Exchange codes until the chief ends the training, since the chief may save a checkpoint before that.
         while (code := self._exchange_and_save(NO_BATCH)[0]) not in (TRAINING_ENDS, PREEMPTED):
             pass
         self.preempted |= code == PREEMPTED
 
     def fail(self) -> None:
-        # Send nothing in the middle of a step: the others wait in another collective, which fails when this process
-        # ends.
+        # Send nothing in the middle of a step: the other processes then wait in a collective of the step, not for a
+        # code. That collective fails when this process ends.
         if not self._in_step:
             self._exchange(FAILED)
 
     def _exchange_and_save(self, code: float) -> list[float]:
-        """Exchange codes; save shards while the chief asks for them, then return the codes of the next step."""
+        """Exchange codes, and again after each checkpoint of the chief; return the last code of each process."""
         while (codes := self._exchange(code))[0] == _SAVE_SHARDS:
             self._save_shard()
         return codes
@@ -165,7 +165,7 @@ class ShardedSteps(SynchronousSteps):
         return self._exchange_codes(torch.zeros(LOSS), code)
 
     def _save_shard(self) -> None:
-        """Write the rows of this process; send the input cursor, or a description of the error, to the chief."""
+        """Write this process's rows into a checkpoint; send the chief the input cursor, or the reason for an error."""
         answer: dict[str, Any] = {"state": self._state}
         directory = self.group.all_gather_texts("")[0]
         try:
@@ -188,8 +188,8 @@ class ShardedSteps(SynchronousSteps):
         assert batches is not None
         share = 1.0 / codes.count(HAS_BATCH) if self._training.averages_losses else 1.0
         counts = float(codes[self.group.rank] == HAS_BATCH)
-        # Multiply by the number of processes, because torch averages gradients over all processes, including those
-        # without a batch.
+        # torch averages the gradients over all processes, even if some have no batch. Multiplying by the number of
+        # processes turns this average into a sum.
         self._step.scale = counts * share * self.group.size
         self._in_step = True
         with self.group.waiting():
@@ -246,7 +246,7 @@ class ShardedStep(TrainStep):
         return loss, dense, []
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
-        """Update this process's rows. That needs no other rows, because the update rules are elementwise."""
+        """Update this process's rows of a parameter. Other rows are not needed, as the update rules are elementwise."""
         state = {key: to_local(value) for key, value in optimizer.state[parameter].items()}
         optimizer.update(to_local(parameter), to_local(gradient), state, group.values)
         optimizer.advance(state, group.values)

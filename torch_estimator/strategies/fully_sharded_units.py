@@ -1,4 +1,4 @@
-"""Sharding of a module over processes: find the units that are gathered together; refuse what cannot be sharded."""
+"""Sharding of a model: find the modules whose parameters are gathered together; reject what cannot be sharded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "FullyShardedStrategy"
 
 
 def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chief: bool) -> None:
-    """Replace each parameter, in place, by this process's rows of it.
+    """Shard a model in place: replace each parameter by the rows that this process holds.
 
     Args:
         model: The whole model, in host memory.
@@ -39,14 +39,14 @@ def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chie
     if from_chief:
         group.broadcast(model.variables().values())
     mesh = init_device_mesh(model.device.type, (group.size,))
-    # Shard inner modules before outer ones, as torch requires. Reshard the outermost module, too, after its forward
-    # pass: by default torch would keep it whole, and code between two steps would find unsharded parameters.
+    # Shard inner modules before outer modules, as torch requires. Reshard also the outermost module after its forward
+    # pass: by default torch keeps its parameters whole, but code between two steps expects sharded parameters.
     for unit in [*reversed(units), model.module]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 
 def check_optimizers(model: Model, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise if optimizers were made before the module was sharded.
+    """Raise an error if an optimizer was made before the module was sharded, since it holds unsharded parameters.
 
     Raises:
         InvalidTypeError: An optimizer holds a parameter that is not one of the module's.
@@ -61,7 +61,7 @@ def check_optimizers(model: Model, optimizers: Sequence[torch.optim.Optimizer]) 
 
 
 def _units(module: nn.Module, kinds: Sequence[type] | None) -> list[nn.Module]:
-    """Return the modules that are gathered one at a time; see `shard`."""
+    """Return the units: the modules whose parameters are gathered together, one module at a time."""
     if kinds is None:
         return [unit for unit in dict.fromkeys(_blocks(module)) if any(True for _ in unit.parameters())]
     units = [one for one in module.modules() if one is not module and isinstance(one, tuple(kinds))]
@@ -79,7 +79,7 @@ def _units(module: nn.Module, kinds: Sequence[type] | None) -> list[nn.Module]:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of each `nn.ModuleList` and `nn.Sequential`, except those inside another yielded module."""
+    """Yield the members of each `nn.ModuleList` and `nn.Sequential`, except members inside another yielded module."""
     for child in module.children():
         if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(child, nn.ModuleList | nn.Sequential):
             yield child
@@ -88,7 +88,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _check_parts(module: nn.Module) -> None:
-    """Raise if a parameter cannot be divided into rows, or its gradient cannot be averaged."""
+    """Raise an error for parts that cannot be sharded: feature tables, sparse gradients, scalars, integers."""
     for path, part in module.named_modules():
         if isinstance(part, Table):
             raise InvalidTypeError(
@@ -107,7 +107,7 @@ def _check_parts(module: nn.Module) -> None:
 
 
 def _check_shared(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Raise if two units share a parameter: each would shard it separately, and it would become two parameters."""
+    """Raise an error if two units share a parameter: each unit would shard it, and make two parameters of one."""
     paths = {one: path for path, one in module.named_modules()}
     owners: dict[nn.Parameter, nn.Module] = {}
     for unit in [module, *units]:

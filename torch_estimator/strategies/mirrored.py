@@ -1,4 +1,4 @@
-"""Mirrored training: data-parallel training on all devices of one machine, from one program.
+"""Mirrored training: data-parallel training on several devices of one machine, started as one program.
 
 `MirroredStrategy.join` forks the program once for each device but the first (see
 `torch_estimator.distributed.forked_replicas`). From then on the replicas train like the workers of a cluster, with the
@@ -87,8 +87,7 @@ class MirroredStrategy(Strategy):
         with ForkedReplicas(self.torch_devices()) as replicas:
             task = replicas.task
             if task.rank:
-                # Mark this replica as a copy, so that it saves no checkpoints and writes no summaries: the first
-                # replica does that for all.
+                # Mark this replica as a copy: only the first replica saves checkpoints and writes summaries.
                 config = dataclasses.replace(config, _task=dataclasses.replace(config.task, is_copy=True))
             with joined(config, task, self, replicas=replicas) as session:
                 yield session
@@ -106,8 +105,7 @@ class MirroredStrategy(Strategy):
         if len(devices) == 1:
             return nullcontext()
         if torch.cuda.is_available():
-            # Do not fork, because this process may have used CUDA, for example in an earlier evaluation, and a process
-            # that has used CUDA cannot be forked.
+            # A process that has used CUDA cannot be forked, and an earlier evaluation in this process may have used it.
             logger.warning("eval_distribute: evaluating on the GPU alone, with the same results.")
             return nullcontext()
         return nullcontext(ForkedShare(devices))
@@ -120,7 +118,7 @@ class MirroredStrategy(Strategy):
         """
         import torch
 
-        # Only count the GPUs, which does not initialize CUDA: a process that has initialized it cannot be forked.
+        # Counting the GPUs does not initialize CUDA. After an initialization, this process could not be forked.
         gpus = torch.cuda.device_count()
         if self.devices is None:
             wanted = self.replicas or gpus or 1
@@ -146,7 +144,7 @@ def _check_replicas(replicas: object) -> None:
 
 
 def _checked(devices: object) -> tuple[str, ...]:
-    """Return the devices in a normalized spelling, such as ``gpu:0``.
+    """Check the names of the devices; return them in a normalized spelling, such as ``gpu:0``.
 
     Raises:
         InvalidTypeError, InvalidValueError: A name is not that of a device, or the devices differ in kind.

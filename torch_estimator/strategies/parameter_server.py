@@ -1,4 +1,4 @@
-"""Training with parameter servers: servers hold the parameters, workers pull them and push gradients."""
+"""Training with parameter servers: servers hold the parameters, and workers pull parameters and push gradients."""
 
 from __future__ import annotations
 
@@ -84,24 +84,24 @@ class ParameterServerStrategy(Strategy):
         if not task.num_ps:
             yield SingleSession(config, task)
             return
-        # End the body without an error on TrainingOver, which `ParameterServerSession.steps` raises if the chief had
-        # ended the training before this process took its first step.
+        # `ParameterServerSession.steps` raises TrainingOver if the chief had ended the training before this process
+        # took its first step. Suppress it, because a worker that comes too late is not an error.
         with suppress(TrainingOver), connected_client(config) as client:
             yield ParameterServerSession(config, task, client, self)
 
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
-        """End the parameter servers, except those of a training that still goes on."""
+        """End all parameter servers, except those of an unfinished training. Called if nothing is left to train."""
         from torch_estimator.parameter_server.protocol import Kind
         from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
 
         if not (config.task.is_chief and config.task.num_ps):
             return
-        # The servers may already have ended with the last training.
+        # The servers may already have ended with the last training, so wait for them only a short time.
         logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
         with suppress(ClusterError), connected_client(config, most_secs=_MOST_SECS_TO_END) as client:
             run_id = RunIdFile(str(config.model_dir), client.name).read_if_there()
             replies = client.request_all(Kind.HELLO)
-            # Take the global step from the first server, which counts the steps.
+            # The first server counts the global steps, so only its reply says whether the last step was taken.
             first, last_step = replies[0][0], replies[0][1].get(LAST_STEP)
             is_over = is_over or first.kind is Kind.EMPTY or (last_step is not None and first.step >= last_step)
             unused = [
@@ -115,7 +115,7 @@ class ParameterServerStrategy(Strategy):
 
 @contextmanager
 def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Iterator[ServerClient]:
-    """Connect to the parameter servers of the cluster; disconnect at the end.
+    """Connect to all parameter servers of the cluster; yield the client, and disconnect at the end.
 
     Args:
         config: The job's settings.
@@ -137,7 +137,7 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
 
 
 class ParameterServerSession(Session):
-    """Session of one of several processes that train on the same parameter servers, each at its own speed.
+    """One process's part of a training with parameter servers, in which each process trains at its own speed.
 
     Args:
         config: The settings of this process.
@@ -161,8 +161,7 @@ class ParameterServerSession(Session):
 
         training.warm_start()
         training.make_optimizers()
-        # Describe the training before the checkpoint is restored, because a restored schedule changes the settings of
-        # its optimizer.
+        # Describe the training before the checkpoint is restored: a restored schedule changes its optimizer's settings.
         self._description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
             **describe_training(training.model, (training.optimizers, training.schedules), training.model_fn),
@@ -233,21 +232,19 @@ class ParameterServerSession(Session):
         training, steps = self._training, self._steps
         preempted = training.context is not None and training.context.preempted
         if result.reason is StopReason.END_OF_INPUT and preempted and not steps.over:
-            # The chief's input had ended, but SIGTERM came while it waited for the other workers. Training is not over,
-            # so report a preemption, not the end of the input.
+            # The chief's input had ended, and SIGTERM arrived while the chief waited for the other workers. Training is
+            # not complete, so report a preemption, not the end of the input.
             result = dataclasses.replace(result, reason=StopReason.PREEMPTED)
         if result.reason is StopReason.PREEMPTED:
             steps.report_cursor(at_once=True)
             steps.leave()
             return result
-        # Wait until the last checkpoint is written: once the servers have ended, training can be resumed only from a
-        # checkpoint.
+        # Write the last checkpoint before the servers end: after that, training can resume only from a checkpoint.
         training.wait()
         steps.end(stops=result.reason is StopReason.HOOK)
         if not steps.over:
             return result
-        # Report the servers' global step. A worker that was disconnected when the last step was taken may itself have
-        # seen only an earlier step.
+        # Report the servers' global step, because a worker that was disconnected may have seen only an earlier step.
         is_last = training.last_step is not None and steps.global_step >= training.last_step
         reason = StopReason.LAST_STEP if is_last else StopReason.OVER
         return dataclasses.replace(result, reason=reason, global_step=steps.global_step)

@@ -1,4 +1,4 @@
-"""The state of one replica after its last complete step, available also in the middle of the next step.
+"""State of one replica after its last complete step, available even in the middle of the next step.
 
 A replica notices that another one is lost during an exchange, that is, in the middle of a step. By then, the forward
 pass may have changed buffers, such as the statistics of batch normalisation, and the input and the random generators
@@ -21,23 +21,23 @@ from torch_estimator.train.training import Training
 
 
 class ReplicaState:
-    """State of this replica after the last complete step.
+    """State of one replica after its last complete step, for checkpoints and for replacements of lost replicas.
 
     Args:
         training: The training of this replica.
-        state: Returns the parts of a checkpoint that are not tensors, as JSON.
+        state: Returns the parts of a checkpoint that are not tensors.
     """
 
     def __init__(self, training: Training, state: Callable[[], Mapping[str, Any]]) -> None:
         self._training = training
         self._state = state
         self._state_at_start = {} if training.checkpoint is None else training.checkpoint.state
-        # Copies of the buffers by memory address. They are looked up by address, not by identity, because the variables
-        # in `snapshot` are views of the module's tensors.
+        # Copies of the buffers by memory address. `snapshot` looks them up by address, because the variables there are
+        # views of the module's tensors, that is, other objects on the same memory.
         self._buffers = self._copied_buffers()
 
     def begin_step(self) -> None:
-        """Copy the buffers before the forward pass may change them."""
+        """Copy the buffers of the module. Called before each forward pass, since it may change them."""
         if self._buffers:
             self._buffers = self._copied_buffers()
 
@@ -56,12 +56,12 @@ class ReplicaState:
         return Snapshot(step, loss, self._training.last_step, variables, self._training.slots(), state, cursors)
 
     def content(self, step: int, loss: float, cursors: Tensor | None) -> CheckpointContent:
-        """Return the content of a checkpoint of the last complete step; see `snapshot`."""
+        """Return the content of a checkpoint of the last complete step; the arguments are those of `snapshot`."""
         saved = self.snapshot(step, loss, cursors).as_checkpoint("")
         return CheckpointContent(variables=saved.variables, slots=saved.slots, state=saved.state)
 
     def take_over(self, snapshot: Snapshot) -> None:
-        """Load the state of the leader, which is one step ahead of this replica."""
+        """Load the state of another replica (the leader), which has completed one step more than this replica."""
         training = self._training
         training.model.restore(snapshot.as_checkpoint(""), training.optimizers)
         training.restore_numbers(snapshot.state[NUMBERS])

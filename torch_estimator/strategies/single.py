@@ -23,7 +23,7 @@ _COMPILED = "compiled"
 
 
 class SingleSession(Session):
-    """Session of a training in one process."""
+    """Session (see `torch_estimator.strategy`) of a training in one process."""
 
     _training: Training
     _runner: StepRunner
@@ -48,7 +48,7 @@ class SingleSession(Session):
 
 
 class RunnerSteps:
-    """Takes each step with the next batch of the input; see `Steps` of `torch_estimator.train.loop`.
+    """Training steps in one process, each with the next batch of the input; see `torch_estimator.train.loop.Steps`.
 
     Args:
         training: The training, which reads the batches.

@@ -1,4 +1,4 @@
-"""Steps that several processes take together: how they agree, before each step, on what to do next.
+"""Steps that several processes take together: how the processes agree, before each step, on what to do next.
 
 Each step begins with one exchange, in which every process sends a message to all others. The first number of a message
 is a *code*, which says what its sender is about to do. After the exchange all processes hold the same list of codes, so
@@ -42,7 +42,7 @@ from torch_estimator.train.preemption import Preempted
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
 
-# Codes; `HAS_BATCH` is 1. The strategies have further codes, from `FIRST_FREE_CODE` on.
+# Codes that a process sends before a step. `HAS_BATCH` is 1, and strategies add codes from `FIRST_FREE_CODE` on.
 NO_BATCH = 2.0
 """The input of the sender has ended."""
 TRAINING_ENDS = 3.0
@@ -57,7 +57,7 @@ FIRST_FREE_CODE = 7.0
 
 
 class SynchronousSteps:
-    """Base class of the steps that a process takes together with the other processes of a group.
+    """Base class for training steps that all processes of a group take together.
 
     Args:
         group: The processes.
@@ -80,10 +80,10 @@ class SynchronousSteps:
         self._messages = torch.empty(group.size, LOSS)
         self._headers: list[list[float]] = []
 
-    # Methods for the training loop and the session; see `Steps` of `torch_estimator.train.loop`.
+    # The training loop and the session call the following methods; see `Steps` of `torch_estimator.train.loop`.
 
     def stops(self, context: RunContext) -> bool:
-        """Return whether to end before the next step.
+        """Return whether this process must end the training before the next step.
 
         The chief ends at once when a hook or a signal asks for it: the input cursors do not count the batches that the
         others are computing, so a resumed training reads these batches again. Any other process first sends its stop
@@ -97,7 +97,7 @@ class SynchronousSteps:
         raise NotImplementedError
 
     def end(self, *, preempted: bool) -> None:
-        """Leave the group after the last step: the chief ends the training, and all others wait for its code.
+        """Leave the group after the last step. The chief sends the code that ends the training; the others wait for it.
 
         Args:
             preempted: On the chief, whether a signal has asked it to end.
@@ -109,7 +109,7 @@ class SynchronousSteps:
 
     @contextmanager
     def notifying_others(self) -> Iterator[Self]:
-        """Close the steps at the end of the body; if the body fails, notify the other processes first."""
+        """Release resources after the body; if the body fails, first notify the other processes of the failure."""
         try:
             yield self
         except BaseException as error:
@@ -121,21 +121,21 @@ class SynchronousSteps:
         self.close(None, None, None)
 
     def leave(self, result: TrainingResult) -> TrainingResult:
-        """Leave the group after the last step; return the result with the reason that holds for all processes."""
+        """Leave the group after the last step; return the result with the reason for which all processes stopped."""
         self.end(preempted=result.reason is StopReason.PREEMPTED)
         if self.preempted:
             return dataclasses.replace(result, reason=StopReason.PREEMPTED)
         return dataclasses.replace(result, reason=StopReason.HOOK) if self.stopped else result
 
-    # Methods for subclasses.
+    # Subclasses call the following methods.
 
     def _request_stop(self, context: RunContext) -> None:
-        """Send a stop request with the next step, if a hook or a signal asks this process to stop."""
+        """If a hook or a signal asks this process to stop, send a stop request in the message of the next step."""
         if context.stop_requested:
             self._stop_request = PREEMPTED if context.preempted else TRAINING_ENDS
 
     def _exchange_codes(self, message: Tensor, code: float, *, update_compiled: bool = False) -> list[float]:
-        """Send a message to all processes and receive theirs; return the codes by rank.
+        """Send a message to all processes and receive their messages; return the code of each process, by rank.
 
         Args:
             message: The message, of at least `LOSS` numbers. This method fills its header up to the loss.
@@ -154,7 +154,7 @@ class SynchronousSteps:
         return codes
 
     def _has_training_ended(self, codes: list[float]) -> bool:
-        """Return whether the chief has ended the training; if so, set `stopped`, and `preempted` if it was."""
+        """Return whether the chief's code ends the training. If so, set `stopped`, and on preemption `preempted`."""
         if codes[0] not in (TRAINING_ENDS, PREEMPTED):
             return False
         self.stopped = self._dismissed = True
@@ -162,14 +162,14 @@ class SynchronousSteps:
         return True
 
     def _collect_stop_requests(self) -> None:
-        """Set `stopped` and `preempted` by the stop requests of all processes in this step."""
+        """Set `stopped` and `preempted` from the stop requests in the messages that all processes have sent."""
         requests = [one[STOP_REQUEST] for one in self._headers]
         self.preempted = PREEMPTED in requests
         self.stopped = any(requests)
 
 
 def header(code: float, *, update_compiled: bool = False, stop_request: float = 0.0) -> Tensor:
-    """Return the part of a message header before the loss, as a tensor of `LOSS` numbers."""
+    """Return the numbers before the loss in a message header: code, compile flag and stop request."""
     numbers = [0.0] * LOSS
     numbers[CODE], numbers[UPDATE_COMPILED], numbers[STOP_REQUEST] = code, float(update_compiled), stop_request
     return torch.tensor(numbers)

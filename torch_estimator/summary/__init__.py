@@ -1,4 +1,4 @@
-"""Summaries for TensorBoard from inside a model: numbers, histograms and images.
+"""Functions that record numbers, histograms and images for TensorBoard from inside a model.
 
 Call these functions in a module's ``forward`` or in a loss function. They record something only in the steps that are
 summarized (every `RunConfig.save_summary_steps` steps of training, and the steps that a
@@ -20,7 +20,7 @@ __all__ = ["histogram", "image", "scalar"]
 
 
 def scalar(name: str, tensor: Any) -> None:
-    """Record one number.
+    """Record one number for TensorBoard, if the current step is summarized.
 
     Args:
         name: Tag in TensorBoard.
@@ -41,7 +41,7 @@ def scalar(name: str, tensor: Any) -> None:
 
 
 def histogram(name: str, tensor: Any) -> None:
-    """Record the distribution of numbers.
+    """Record a histogram of numbers for TensorBoard, if the current step is summarized.
 
     Args:
         name: Tag in TensorBoard.
@@ -54,7 +54,7 @@ def histogram(name: str, tensor: Any) -> None:
 
 
 def image(name: str, tensor: Any, max_outputs: int = 3, data_format: str = "NCHW") -> None:
-    """Record images.
+    """Record images for TensorBoard, if the current step is summarized.
 
     Args:
         name: Tag in TensorBoard; several images get the tags ``<name>/0``, ``<name>/1`` and so on.
@@ -90,7 +90,7 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _images(name: str, array: np.ndarray[Any, Any], data_format: str) -> np.ndarray[Any, Any]:
-    """Return images as uint8 ``[batch, height, width, channels]``."""
+    """Convert the images that a caller gives to uint8 ``[batch, height, width, channels]``."""
     if data_format not in ("NCHW", "NHWC"):
         raise InvalidValueError(f"data_format must be 'NCHW' or 'NHWC', but got {data_format!r}.")
     axis = 0 if data_format == "NCHW" else 2

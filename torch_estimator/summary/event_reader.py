@@ -1,4 +1,4 @@
-"""Reading of TensorBoard's event files: curves of numbers, and the results of evaluations."""
+"""Reader of TensorBoard's event files: curves of scalars, and the metrics of evaluations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Results = dict[int, dict[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarPoint:
-    """One point of a curve; `wall_time` is in seconds since 1970."""
+    """One point of a scalar curve. `wall_time` is the time of writing, in seconds since 1970."""
 
     step: int
     value: float
@@ -25,9 +25,9 @@ class ScalarPoint:
 
 
 def read_scalars(logdir: files.PathLike) -> dict[str, list[ScalarPoint]]:
-    """Return the numbers in the event files of a directory by tag, in the order of writing.
+    """Return the scalars in the event files of a directory: for each tag a list of points, in the order of writing.
 
-    When a run resumed at a step, the numbers that an earlier run wrote from this step on are left out.
+    If a run resumed at a step, the points that earlier runs wrote at this step or later are left out.
     """
     curves: dict[str, list[ScalarPoint]] = {}
     for event in read_events(logdir):
@@ -41,9 +41,9 @@ def read_scalars(logdir: files.PathLike) -> dict[str, list[ScalarPoint]]:
 
 
 def read_events(logdir: files.PathLike) -> Iterator[Any]:
-    """Yield the events in the event files of a directory, oldest file first, as tensorboard's protocol buffers.
+    """Yield the ``Event`` protocol buffers in the event files of a directory, the oldest file first.
 
-    An incomplete record, which a running or killed writer leaves behind, ends its file.
+    Reading of a file stops at an incomplete record, which a running or killed writer leaves behind.
     """
     for name in files.listdir(logdir):
         if "tfevents" in name:
@@ -67,7 +67,7 @@ def _is_session_start(event: Any) -> bool:
 
 
 class EvaluationReader:
-    """Reader of the evaluations in a directory, which reads new and changed files only.
+    """Reader of the evaluation metrics in a directory. Each call reads only event files that are new or have changed.
 
     Args:
         eval_dir: Path or URL of the directory.
@@ -78,7 +78,7 @@ class EvaluationReader:
         self._read: dict[str, tuple[int, list[_Entry]]] = {}
 
     def results(self) -> Results:
-        """Return the metrics by step, in the order of steps; the last evaluation of a step counts."""
+        """Return the evaluation metrics by step. If a step was evaluated several times, the last evaluation counts."""
         for name, size in files.sizes(self.eval_dir).items():
             known = self._read.get(name)
             if "tfevents" in name and (known is None or known[0] != size):
@@ -95,7 +95,7 @@ class EvaluationReader:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Numbers that were written at a step. If `values` is None, the entry is the start of a session at that step."""
+    """Scalars of one event. `values` is None for an event that marks where a run resumed from a checkpoint."""
 
     step: int
     values: dict[str, float] | None
@@ -111,7 +111,9 @@ def _entries(path: str) -> Iterator[_Entry]:
 
 
 def evaluation_since(eval_dir: files.PathLike, checkpoint: str, since: float) -> dict[str, float] | None:
-    """Return the metrics that an evaluation of a checkpoint wrote, as float32; None if there are none.
+    """Return the metrics that an evaluation of `checkpoint` has written since the time `since`, or None without one.
+
+    The metrics have float32 precision, as in the event file.
 
     Args:
         eval_dir: Path or URL of the directory with the event files.

@@ -1,4 +1,4 @@
-"""Writing of TensorBoard's event files, on local and remote file systems.
+"""Writer of TensorBoard's event files, on local and remote file systems.
 
 This module uses only the protocol buffers of tensorboard, and imports them with the first event. `data.tfrecord` frames
 the records; its documentation explains why tensorboard's own writer is not used.
@@ -28,7 +28,7 @@ _file_numbers = itertools.count()
 
 
 class EventWriters:
-    """Event writers of one run, by directory; all are closed at the end of the ``with`` block.
+    """Event writers of one run, one for each directory. All are closed at the end of the ``with`` block.
 
     TensorBoard follows one growing file per directory, so everything that writes into a directory shares a writer.
 
@@ -42,7 +42,7 @@ class EventWriters:
         self._writers: dict[str, EventWriter] = {}
 
     def writer(self, logdir: files.PathLike) -> EventWriter:
-        """Return the writer of a directory, which is made at the first call."""
+        """Return the event writer of a directory. The first call for a directory creates the writer."""
         directory = files.as_url(logdir)
         if directory not in self._writers:
             self._writers[directory] = EventWriter(directory)
@@ -61,7 +61,7 @@ class EventWriters:
 
 
 class EventWriter:
-    """Writer of one event file ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``, created with the first event.
+    """Writer of one event file ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``. The first event creates the file.
 
     A local file is appended event by event, so a running TensorBoard sees each event immediately. A remote file is
     replaced as a whole, because object stores cannot append: every `flush_secs` seconds in the background, and by
@@ -86,7 +86,7 @@ class EventWriter:
         self._sink: Sink | None = None
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        """Write one number.
+        """Write one number as the scalar `tag` at a step.
 
         Raises:
             UserError: The file cannot be written. The other methods raise it as well.
@@ -94,11 +94,11 @@ class EventWriter:
         self.scalars({tag: value}, step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write several numbers as one event."""
+        """Write several scalars of a step as one event."""
         self._write(step, {"value": [{"tag": tag, "simple_value": float(values[tag])} for tag in values]})
 
     def text(self, tag: str, value: str, step: int) -> None:
-        """Write a string, which TensorBoard shows in its text tab."""
+        """Write a string that TensorBoard shows in its text tab."""
         from tensorboard.compat.proto import types_pb2
 
         tensor = {"dtype": types_pb2.DT_STRING, "tensor_shape": {}, "string_val": [value.encode()]}
@@ -106,31 +106,31 @@ class EventWriter:
         self._write(step, {"value": [{"tag": tag, "tensor": tensor, "metadata": metadata}]})
 
     def tensor(self, tag: str, value: np.ndarray[Any, Any], step: int) -> None:
-        """Write an array of numbers."""
+        """Write an array of numbers as a tensor summary of a step."""
         from tensorboard.util.tensor_util import make_tensor_proto
 
         self._write(step, {"value": [{"tag": tag, "tensor": make_tensor_proto(value)}]})
 
     def summaries(self, summaries: Iterable[Summary], step: int) -> None:
-        """Write summaries as one event, unless there are none."""
+        """Write the summaries of a step as one event, or nothing if there are none."""
         values = summary_values(summaries)
         if values:
             self._write(step, {"value": values})
 
     def session_start(self, step: int) -> None:
-        """Write that training resumes at `step`; TensorBoard then drops earlier events of this and later steps."""
+        """Record that training resumes at `step`. TensorBoard then drops earlier events of this and later steps."""
         from tensorboard.compat.proto import event_pb2
 
         session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._append(event_pb2.Event(wall_time=self._clock(), step=step, session_log=session))
 
     def flush(self) -> None:
-        """Make all events visible to readers."""
+        """Make all events written so far visible to readers."""
         if self._sink is not None:
             self._guard(self._sink.flush)
 
     def close(self) -> None:
-        """Flush and close the file; a later event would start a new file."""
+        """Flush and close the event file. A later event would create a new file."""
         if self._sink is not None:
             self._guard(self._sink.close)
             self._sink = None
@@ -180,20 +180,20 @@ def _file_name(now: float) -> str:
 
 
 class Sink(Protocol):
-    """Destination of the records of one event file."""
+    """Destination of one event file's records: a local file or a remote object."""
 
     def write(self, data: bytes, *, now: float) -> None:
-        """Add a record at the time `now`, in seconds since 1970."""
+        """Append an encoded record. `now` is the current time, in seconds since 1970."""
 
     def flush(self) -> None:
-        """Make all records visible to readers."""
+        """Make all records written so far visible to readers."""
 
     def close(self) -> None:
-        """Flush and end the file."""
+        """Flush and close the file."""
 
 
 class LocalSink:
-    """Local file that records are appended to, without a buffer."""
+    """Local event file. Each record is appended without a buffer."""
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 - open until close()
@@ -202,10 +202,10 @@ class LocalSink:
         start = self._file.tell()
         try:
             while data:
-                # On a disk that fills up, the first write succeeds partly and the next one raises the error.
+                # On a full disk, `write` may first store a part of the record. Only the next call raises the error.
                 data = data[self._file.write(data) :]
         except OSError:
-            # An incomplete record would make all later records unreadable.
+            # Remove the incomplete record, because it would make all later records unreadable.
             self._file.truncate(start)
             raise
 
@@ -217,7 +217,7 @@ class LocalSink:
 
 
 class RemoteSink:
-    """Remote object that is replaced by a newer version with all records every `flush_secs` seconds.
+    """Remote event file. All records are uploaded again every `flush_secs` seconds, since object stores cannot append.
 
     Args:
         path: URL of the object.
@@ -246,7 +246,7 @@ class RemoteSink:
             self._upload = self._thread.submit(files.write_atomic, self._path, bytes(self._content))
 
     def flush(self) -> None:
-        # An error of the last upload is ignored, because its records are uploaded again here.
+        # Ignore an error of the last upload, because its records are uploaded again here.
         with contextlib.suppress(Exception):
             self._end_upload()
         if self._dirty:
@@ -260,7 +260,7 @@ class RemoteSink:
             self._thread.shutdown()
 
     def _end_upload(self) -> None:
-        """Wait for the running upload, if any, and raise its error."""
+        """Wait until the running upload has ended, if there is one, and raise its error."""
         if self._upload is None:
             return
         upload, self._upload = self._upload, None

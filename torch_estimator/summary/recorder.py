@@ -1,4 +1,4 @@
-"""Recorder of the summaries that model code calls, active only while a step is observed."""
+"""Recorder of the summaries that model code makes. It records only in the steps that are summarized."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One number, histogram or image.
+    """Summary for TensorBoard: one number, histogram or image.
 
     Args:
         kind: How TensorBoard shows the value.
@@ -27,9 +27,9 @@ class Summary:
 
 
 class _Recorder:
-    """Holder of the list that summaries are added to.
+    """Holder of the list to which the summaries of the current step are added; None if the step is not summarized.
 
-    The list is None while no step is observed. Compiled code then finds nothing to do in a summary call.
+    While the list is None, a summary call does nothing, so that compiled code contains no operations for it.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ RECORDER = _Recorder()
 
 @contextmanager
 def recording() -> Iterator[list[Summary]]:
-    """Record the summaries that are made in the body, and yield the list of them.
+    """Yield a list to which all summaries made in the ``with`` block are added.
 
-    A tag that is used again gets the suffix ``_1``, ``_2`` and so on.
+    If a tag is used again, the suffix ``_1``, ``_2`` and so on is added to it.
     """
     before = RECORDER.summaries
     summaries: list[Summary] = []
@@ -55,7 +55,7 @@ def recording() -> Iterator[list[Summary]]:
 
 
 def record(summary: Summary) -> None:
-    """Add a summary to the active recording."""
+    """Add a summary to the list that the active `recording` block has yielded."""
     assert RECORDER.summaries is not None
     taken = {other.tag for other in RECORDER.summaries}
     tag, number = summary.tag, 0

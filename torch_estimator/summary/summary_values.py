@@ -1,4 +1,4 @@
-"""Encoding of summaries as values of TensorBoard's events: histograms with bins, images as PNG."""
+"""Encoding of summaries for TensorBoard's event files: histograms as counts per bin, images as PNG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PNG_COLOURS = {1: 0, 3: 2, 4: 6}
 
 
 def summary_values(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
-    """Return the arguments of a protocol buffer ``Summary.Value`` for each summary.
+    """Return for each summary the arguments of TensorBoard's protocol buffer ``Summary.Value``.
 
     A histogram without finite numbers is left out.
     """
@@ -37,8 +37,8 @@ def _histogram(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
     if not len(numbers):
         return None
     low, high = float(numbers.min()), float(numbers.max())
-    # Compute the edges without the difference `high - low`, which can overflow. `maximum.accumulate` keeps the rounded
-    # edges in increasing order.
+    # Compute the edges of the bins without the difference `high - low`, because the difference can overflow.
+    # `maximum.accumulate` keeps the rounded edges in increasing order.
     part = np.linspace(0.0, 1.0, 2 if low == high else _BINS + 1)
     edges = np.maximum.accumulate(low * (1.0 - part) + high * part)
     counts = [len(numbers)] if low == high else np.histogram(numbers, edges)[0].tolist()

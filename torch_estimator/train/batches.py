@@ -82,7 +82,7 @@ class WeightsAndFeatures(NamedTuple):
     features: dict[str, Tensor]
 
 
-def beside_labels(weights: Any) -> tuple[Any, ...]:
+def weight_arguments(weights: Any) -> tuple[Any, ...]:
     """Return the arguments that follow the labels in calls of a head's loss and metrics.
 
     Args:

@@ -117,7 +117,9 @@ def _evaluate_batches(
             due = schedule.due_at(before + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
-            with sized_threads(model.module, batch_size(tensors.features), beside_input=not dataset.runs_user_code):
+            with sized_threads(
+                model.module, batch_size(tensors.features), with_input_thread=not dataset.runs_user_code
+            ):
                 with noting_batch(model.module, tensors.features, tensors.labels), observed(context):
                     outputs = model.module(tensors.features)
                     context.loss_tensor = scores.add_losses(outputs, tensors, count)

@@ -147,7 +147,9 @@ class CheckpointEvaluator:
         self._model = None
 
     def relative(self, path: str | None) -> str | None:
-        """Return a path for other processes, in which the model directory may have another path.
+        """Return the checkpoint's path in a form that other processes can use.
+
+        Their path of the model directory may differ from this process's path.
 
         For a checkpoint in the model directory this is its name; for any other it is the absolute path.
         """

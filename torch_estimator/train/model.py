@@ -26,7 +26,7 @@ from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.specs import EstimatorSpec
-from torch_estimator.train.batches import HostTransform, TensorBatch, beside_labels, to_tensors
+from torch_estimator.train.batches import HostTransform, TensorBatch, to_tensors, weight_arguments
 from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
 from torch_estimator.warm_start import WarmStartSettings
 
@@ -101,7 +101,7 @@ class Model:
 
     def loss(self, module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
         """Return the training loss of one batch."""
-        return self.head.loss(module(features), labels, *beside_labels(weights))  # type: ignore[no-any-return]
+        return self.head.loss(module(features), labels, *weight_arguments(weights))  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
         """Call the spec's optimizer factory.
@@ -124,7 +124,7 @@ class Model:
         return named_variables(self.module)
 
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-        """Return everything of the model that checkpoints contain and that is not a tensor, as JSON."""
+        """Return everything of the model that checkpoints contain and that is not a tensor, as values for JSON."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if passing := non_persistent_names(self.module):
             state[_NON_PERSISTENT] = sorted(passing)
@@ -276,7 +276,7 @@ class LossBuffers:
         self._initial = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
 
     def state(self) -> dict[str, Any]:
-        """Serialize the buffers that have changed, as JSON; see `restore`."""
+        """Return the buffers that have changed as values that JSON can represent; `restore` reads them."""
         return {
             name: [str(buffer.dtype), list(buffer.shape), _text(buffer)]
             for name, buffer in self._loss.named_buffers()

@@ -121,7 +121,7 @@ class OptimizerNumbers:
         self._initial = [[_settings(group) for group in one.param_groups] for one in optimizers]
 
     def state(self) -> list[dict[str, Any]]:
-        """Serialize the state and the changed settings, as JSON; see `restore`."""
+        """Return the state and the changed settings of all optimizers as values that JSON can represent."""
         return [
             {
                 _STATE: {str(place): numbers for place, numbers in enumerate(map(_plain, _slots(one))) if numbers},

@@ -73,7 +73,7 @@ def run_prediction(
             for hook in due:
                 hook.before_step(context)
             rows = batch_size(tensors.features)
-            with sized_threads(model.module, rows, beside_input=not dataset.runs_user_code):
+            with sized_threads(model.module, rows, with_input_thread=not dataset.runs_user_code):
                 arrays = _selected(_predictions(model, layers, tensors, context), keys)
             for hook in due:
                 hook.after_step(context)

@@ -60,7 +60,7 @@ def drawing_alike(seed: int) -> Iterator[None]:
 
 
 def random_state(*, cpu: bool = True) -> dict[str, Any]:
-    """Return the state of torch's random generators, as JSON; if ``cpu`` is False, only of those on GPUs."""
+    """Return the state of torch's random generators as values for JSON; if ``cpu`` is False, only of those on GPUs."""
     state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())} if cpu else {}
     if torch.cuda.is_available():
         state["cuda"] = [_encode(one) for one in torch.cuda.get_rng_state_all()]

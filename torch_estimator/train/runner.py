@@ -55,7 +55,7 @@ class StepRunner:
         """Stop a compilation that is running, or let it go on for later runs."""
 
     def state(self) -> Any:
-        """Return the state, as JSON, that a resumed run needs to decide for each batch as this run does: Python or not.
+        """Return values for JSON from which a resumed run decides for each batch as this run does: compiled or in Python.
 
         Equal decisions make the results of a resumed run equal bit for bit.
         """
@@ -125,7 +125,7 @@ class EagerRunner(StepRunner):
     def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module = self._step.module
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):

@@ -19,7 +19,7 @@ from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.metrics import MetricFunctions
 from torch_estimator.metrics.collected import on_host
 from torch_estimator.metrics.functions import RESERVED
-from torch_estimator.train.batches import TensorBatch, beside_labels
+from torch_estimator.train.batches import TensorBatch, weight_arguments
 from torch_estimator.train.model import Model
 
 
@@ -70,7 +70,7 @@ class Scores:
             last = losses[-1]
         else:
             for one, part in _apart(outputs, tensors, batches):
-                last = self._head.loss(one, part.labels, *beside_labels(part.weights))
+                last = self._head.loss(one, part.labels, *weight_arguments(part.weights))
                 self._loss += float(last)
         return last
 
@@ -84,7 +84,7 @@ class Scores:
             self._metrics.update_batches(outputs, tensors.labels, tensors.weights, batches=batches)
         else:
             for one, part in _apart(outputs, tensors, batches):
-                self._metrics.update(one, part.labels, *beside_labels(part.weights))
+                self._metrics.update(one, part.labels, *weight_arguments(part.weights))
         if self._extra.wanted:
             for one, part in _apart(outputs, tensors, batches):
                 self._extra.update(one, part)

@@ -77,7 +77,7 @@ class Training:
     Attributes:
         model: The model; set by `build_model`.
         saved_step: Global step of the newest checkpoint when the training was started, or None.
-        saved_state: This process's part of the state of the last checkpoint, as JSON.
+        saved_state: This process's part of the state of the last checkpoint, as values read from JSON.
         optimizers: The optimizers; set by `make_optimizers`.
         schedules: The schedules around the optimizers.
         hooks: The hooks of the user; set by `run`.
@@ -324,7 +324,7 @@ class Training:
         return trained_variables(self.model.module, self.optimizers)
 
     def input_position(self, *, cpu_generator: bool = True) -> dict[str, Any]:
-        """Serialize the position in the input and the state of the random generators, as JSON; see `restore_input`.
+        """Return the position in the input and the state of the random generators; `restore_input` reads them.
 
         Args:
             cpu_generator: Whether to include the state of torch's random generator on the CPU, which is 5 kB.

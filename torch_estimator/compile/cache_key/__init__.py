@@ -1,4 +1,4 @@
-"""Cache key of a computation: a hash of everything in Python that it depends on.
+"""Cache key of a computation: a hash of everything in Python that the computation depends on.
 
 A compiled step may be used in place of the step in Python only if Python would do the same again. So the key is
 computed before anything is traced, from the objects themselves, and it covers:
@@ -9,8 +9,8 @@ computed before anything is traced, from the objects themselves, and it covers:
 - code of installed packages by the version or the sources of the package, and by the settings that the code reads.
 
 It does not cover line numbers, file names, comments, or attributes that a class names in ``not_in_fingerprint``.
-Some objects, such as open files, can be told from others of their type only by their identity. They make the key
-meaningless in other processes (`CacheKey.portable`), but it still shows changes within this process.
+Some objects, such as open files, differ from other objects of their type only by their identity. They make the key
+meaningless in other processes (`CacheKey.portable`), but the key still shows changes within this process.
 
 `environment_digest` covers the rest: the machine, the compiler, versions, flags of torch, and the user's source files.
 
@@ -25,8 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# These two modules are imported because they register functions that write each type; nothing else in them is used
-# here.
+# Import these two modules for a side effect only: they register the functions that write objects of each type.
 from torch_estimator.compile.cache_key import functions, python_objects
 from torch_estimator.compile.cache_key.environment import environment_digest, machine_digest, torch_flags
 from torch_estimator.compile.cache_key.torch_objects import global_hooks
@@ -38,7 +37,7 @@ _REGISTERED = (functions, python_objects)
 
 
 def cache_key(*roots: Any, leave_out: Collection[str] = ()) -> CacheKey:
-    """Return the cache key of everything that can be reached from some objects.
+    """Return the cache key of some objects and of all objects that can be reached from them.
 
     Args:
         roots: Modules, optimizers, functions or any other objects. The items of a dict are roots with names, with which

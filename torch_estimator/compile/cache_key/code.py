@@ -1,4 +1,4 @@
-"""Facts read from bytecode: a digest, the globals that the code names, and the settings that packages read."""
+"""Analysis of bytecode: a digest, the globals that the code names, and the settings that packages read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _FILLERS = frozenset({"EXTENDED_ARG", "CACHE"})
 
-# How many functions and classes of a package are searched for settings in one walk, the nearest first. A large package
-# is not searched to its end.
+# At most this number of functions and classes is searched for settings in one walk, the nearest first.
+# This limits the time that the search of large packages takes.
 _MAX_READERS = 256
-# Larger containers are data rather than settings.
+# Containers with more items are considered data and not settings.
 _MAX_ITEMS = 64
 
 
 class CodeFacts(NamedTuple):
-    """Facts about a code object. For code of well-known libraries there is only the digest.
+    """Digest of a code object, and the globals, imports and strings in it. Well-known libraries have only the digest.
 
     Attributes:
         code: The code object. Holding it ensures that no other one gets its address.
@@ -48,7 +48,7 @@ _FACTS: dict[int, CodeFacts] = {}
 
 
 def code_facts(code: CodeType) -> CodeFacts:
-    """Return the facts about a code object. Code never changes, so this is computed once per process."""
+    """Return the facts about a code object, which are computed once per process because code objects never change."""
     known = _FACTS.get(id(code))
     if known is None:
         known = _FACTS[id(code)] = _find_facts(code)
@@ -76,7 +76,7 @@ def _find_facts(code: CodeType) -> CodeFacts:
 
 
 def _content(code: CodeType) -> tuple[Any, ...]:
-    """Return everything that determines what code does. Line numbers and file names do not."""
+    """Return all parts of a code object that determine what the code does, without line numbers and file names."""
     return (
         code.co_name,
         code.co_code,
@@ -113,7 +113,7 @@ def _dotted_names(instructions: list[dis.Instruction]) -> Iterator[tuple[str, ..
 
 
 def _imports(instructions: list[dis.Instruction]) -> Iterator[tuple[int, str]]:
-    """Yield the level and the name of each import in code."""
+    """Yield for each import in code the number of leading dots (0 if absolute) and the name of the module."""
     for place, one in enumerate(instructions):
         if one.opname == "IMPORT_NAME":
             # The level is loaded two instructions before: 0, or the number of dots of a relative import.
@@ -137,7 +137,7 @@ def absolute_name(function: FunctionType, level: int, name: str) -> str:
 
 
 def resolve(names: Mapping[str, Any], dotted_name: tuple[str, ...]) -> Any:
-    """Return the value of a dotted name, as far as it leads through attributes of modules and objects.
+    """Return the value of a dotted name such as ``config.SCALE``. At a missing attribute, return the value before it.
 
     Args:
         names: The globals among which the first name is looked up.
@@ -153,7 +153,7 @@ def resolve(names: Mapping[str, Any], dotted_name: tuple[str, ...]) -> Any:
 
 
 def settings_of(walk: Walk, thing: Any) -> str:
-    """Return the settings that a function or class of an installed package reads, as a token; empty if there are none.
+    """Return a text of the settings, such as globals, that a library's function or class reads; empty if it reads none.
 
     Settings are globals, and attributes of classes and objects, that are numbers, strings, or small containers of
     these. The function's own code is searched for them, and then that of everything it uses in its package. Each
@@ -184,7 +184,7 @@ def settings_of(walk: Walk, thing: Any) -> str:
 
 
 def _package(thing: Any) -> str | None:
-    """Return the package of a function or class; None for the user's own, and for other objects."""
+    """Return the installed package of a function or class; None for code of the user and for other objects."""
     if isinstance(thing, FunctionType):
         return library_of_code(thing.__code__)
     if isinstance(thing, type) and isinstance(thing.__module__, str):
@@ -193,7 +193,7 @@ def _package(thing: Any) -> str | None:
 
 
 def _names_read_by(reader: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values that a function may read; of a class its attributes and bases."""
+    """Yield names and values: of a function the globals that it may read, of a class its attributes and bases."""
     if isinstance(reader, type):
         for name, value in vars(reader).items():
             if not name.startswith("__") or isinstance(value, FunctionType):
@@ -211,7 +211,7 @@ def _names_read_by(reader: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _function_of(value: Any) -> Any:
-    """Return the function inside of a property, a static method or a class method; other values as they are."""
+    """Return the function inside of a property, a static method or a class method; return other values unchanged."""
     if isinstance(value, property):
         return value.fget
     return value.__func__ if isinstance(value, staticmethod | classmethod) else value

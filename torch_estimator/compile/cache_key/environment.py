@@ -1,4 +1,4 @@
-"""The environment of a computation: everything else that determines how it is compiled.
+"""Part of the cache key computation for everything outside of the model: machine, versions, flags of torch, sources.
 
 The same Python objects give another program on another processor, with another compiler or version of torch, for
 another number of threads, or under another flag of torch.
@@ -27,12 +27,12 @@ from torch_estimator.compile.cache_key.libraries import file_digest, library_of_
 _CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _PROCESS_START = process_start()
-# Environment variables that begin with these set how torch compiles.
+# Environment variables with these prefixes change how torch compiles.
 _VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
 
 
 def environment_digest(threads: int) -> str:
-    """Return a hash of everything outside of the computation that the compiled program depends on.
+    """Return a hash of the machine, versions, flags of torch and the user's sources, on which compiled code depends.
 
     It covers the sources of all modules of the user that are imported, because `cache_key` cannot follow every name.
 
@@ -43,7 +43,7 @@ def environment_digest(threads: int) -> str:
 
 
 def machine_digest() -> str:
-    """Return a hash of the machine, the compiler and the versions of libraries, for what the compiler finds out."""
+    """Return a hash of the machine, the compiler and library versions, as a key for facts about this machine."""
     return _digest([*_machine(), *_variables()])
 
 
@@ -52,7 +52,7 @@ def _digest(facts: list[str]) -> str:
 
 
 def torch_flags() -> tuple[str, ...]:
-    """Return the flags of torch that change the results of a computation, as texts; they may change at any time."""
+    """Return the current flags of torch that change the results of a computation, as texts."""
     flags: dict[str, Callable[[], Any]] = {
         "default dtype": torch.get_default_dtype,
         "default device": torch.get_default_device,
@@ -88,13 +88,13 @@ def _read(flag: Callable[[], Any]) -> str:
     try:
         return repr(flag())
     except Exception as error:
-        # torch raises for some older flags once the newer form of the same flag was set.
+        # torch raises an error when an old flag is read after the newer form of the same flag was set.
         return type(error).__name__
 
 
 @functools.cache
 def _machine() -> tuple[str, ...]:
-    """Return versions and the hardware, which stay the same as long as the process runs."""
+    """Return texts about software versions and the hardware, which do not change while the process runs."""
     return (
         f"torch {torch.__version__} {torch.version.git_version}",
         f"numpy {np.__version__}",
@@ -108,7 +108,7 @@ def _machine() -> tuple[str, ...]:
 
 
 def _processor() -> str:
-    """Return what the system says of the processor's model and instruction sets."""
+    """Return the processor's model and instruction sets, as reported by the operating system."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -149,7 +149,7 @@ def _sources() -> Iterator[str]:
             digest = file_digest(file, stat.st_mtime_ns, stat.st_size)
         except OSError:
             continue
-        # If the file was written after this process started, an older version of it may have been imported. Adding the
-        # time of the file gives a key that no later process computes.
+        # If the file was written after this process started, the process may have imported an older version.
+        # Then add the time of the file, so that no later process computes the same key.
         edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _PROCESS_START else ""
         yield f"source {name} {digest}{edited}"

@@ -1,4 +1,4 @@
-"""Parts of a cache key: functions, methods, modules and classes.
+"""Part of the cache key computation: writes functions, methods, modules and classes.
 
 The user's own functions count with their bytecode, what they close over, and the values of the globals that the
 bytecode names. The user's classes count with everything that they define. Functions and classes of installed packages
@@ -32,7 +32,7 @@ from torch_estimator.compile.cache_key.walk import Walk, writes_inline, writes_s
 
 _MISSING = object()
 
-# Attributes of classes that have no influence on what is computed, or that are written otherwise.
+# Class attributes that do not influence what is computed, or that are written in another way.
 _IGNORED_ATTRIBUTES = frozenset(
     {
         "__abstractmethods__",
@@ -53,14 +53,14 @@ _IGNORED_ATTRIBUTES = frozenset(
     }
 )
 
-# For each class of a library that was searched: its attributes then, and which of them are the user's functions.
+# Cache of `_search`: for each class, its attributes at the time of the search and the names of the user's functions.
 _SEARCHED: dict[type, tuple[tuple[Any, ...], tuple[str, ...]]] = {}
 
 
 def library_of_function(function: FunctionType) -> str | None:
-    """Return the package that a function belongs to, or None for the user's own."""
+    """Return the installed package that a function belongs to; None for a function of the user."""
     code = function.__code__
-    # Dataclasses and the like generate functions, which belong to the module that they are generated for.
+    # A generated function, such as ``__init__`` of a dataclass, belongs to the module of its class.
     if code.co_filename == "<string>":
         return library_of_module(str(function.__globals__.get("__name__")))
     return library_of_code(code)
@@ -93,7 +93,7 @@ def _function_token(walk: Walk, value: FunctionType, library: str | None) -> str
     digest = code_facts(value.__code__).digest
     if library is None:
         return f"function {digest}"
-    walk.note_library(library)
+    walk.record_library(library)
     name = f"{value.__globals__.get('__name__')} {value.__code__.co_qualname}"
     return f"function {name} {digest}{settings_of(walk, value)}"
 
@@ -130,7 +130,7 @@ def _write_globals(walk: Walk, function: FunctionType, code: CodeFacts) -> None:
 
 
 def _member_of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
-    """Return what stands for a member of a library's module: its name if it is a function of a library."""
+    """Return what to write for a member of a library's module: the name of a function, or any other member itself."""
     walk.visit(module, "")
     if not _is_library_function(value):
         return value
@@ -142,14 +142,14 @@ def _is_library_function(value: Any) -> bool:
     function = value.__func__ if isinstance(value, MethodType) else value
     if isinstance(function, FunctionType):
         return library_of_function(function) is not None
-    # A bound method counts by its function alone: what it is bound to may be the state of a global random generator.
+    # Ignore the object of a bound method, because it may be a global random generator, whose state changes.
     return function is not value or isinstance(value, BuiltinFunctionType)
 
 
 def _write_members(walk: Walk, module: ModuleType, code: CodeFacts) -> None:
-    """Write those members of a module that code may read although it does not name them as ``module.member``.
+    """Write the members of a module whose names occur anywhere in a function's code.
 
-    Code may pass a module on or call ``getattr(module, "name")``, so every member counts whose name occurs in the code.
+    Code can read a member without naming it as ``module.member``, for instance by ``getattr(module, "name")``.
     """
     is_library = library_of_module(module.__name__) is not None
     for name in sorted(code.words & vars(module).keys()):
@@ -164,20 +164,20 @@ def _module(walk: Walk, value: ModuleType) -> str:
     library = library_of_module(value.__name__)
     if library is None:
         return f"module {value.__name__} {module_source(value)}"
-    walk.note_library(library)
+    walk.record_library(library)
     return f"module {value.__name__}"
 
 
 @writes_inline(BuiltinFunctionType)
 def _builtin(walk: Walk, value: Any) -> str | None:
-    """Return the name of a function written in C; None for a method bound to an object, which counts as well."""
+    """Return the name of a function written in C; None for a method bound to an object, because the object counts."""
     bound_to = value.__self__
     kind = bound_to if isinstance(bound_to, type) else type(bound_to)
     module = value.__module__ or kind.__module__
     is_library_class = isinstance(bound_to, type) and library_of_module(bound_to.__module__) is not None
     has_name = bound_to is None or is_library_class or isinstance(bound_to, ModuleType)
     if has_name or vars(sys.modules.get(module, sys)).get(value.__name__) is value:
-        walk.note_library(library_of_module(module) or "python")
+        walk.record_library(library_of_module(module) or "python")
         return f"builtin {module} {value.__qualname__}"
     return None
 
@@ -197,13 +197,16 @@ def _descriptor(walk: Walk, value: Any) -> str:
 
 @writes_inline(MethodType)
 def _library_method(walk: Walk, value: MethodType) -> str | None:
-    """Return the name of a bound method that a library offers as a function, such as ``numpy.random.rand``."""
+    """Return the name of a bound method that a library offers as a function, such as ``numpy.random.rand``.
+
+    None stands for any other method.
+    """
     module = getattr(value, "__module__", None)
     library = library_of_module(module) if isinstance(module, str) else None
     name = getattr(value, "__name__", "")
     if library is None or vars(sys.modules.get(str(module), sys)).get(name) is not value:
         return None
-    walk.note_library(library)
+    walk.record_library(library)
     return f"method {module}.{name}"
 
 
@@ -246,14 +249,14 @@ def _code(walk: Walk, value: CodeType) -> None:
 
 @writes_inline(type)
 def _library_class(walk: Walk, value: type) -> str | None:
-    """Return the name of a library's class; None if the user has put a function into it or into one of its bases."""
+    """Return the name of a library's class; None for other classes and for classes with functions of the user."""
     token: str | None = walk.memo.get(("class", id(value)), "")
     if token == "":
         is_known = _is_library_class(value) and not any(_users_functions(walk, base) for base in value.__mro__)
         name = f"class {value.__module__}.{value.__qualname__}"
         token = walk.memo["class", id(value)] = f"{name}{settings_of(walk, value)}" if is_known else None
         if token is not None:
-            walk.note_library(library_of_module(value.__module__) or "python")
+            walk.record_library(library_of_module(value.__module__) or "python")
     return token
 
 
@@ -261,7 +264,7 @@ def _library_class(walk: Walk, value: type) -> str | None:
 def _class(walk: Walk, value: type) -> None:
     walk.write(value.__qualname__)
     if _is_library_class(value):
-        walk.note_library(library_of_module(value.__module__) or "python")
+        walk.record_library(library_of_module(value.__module__) or "python")
         walk.write(settings_of(walk, value))
         walk.visit_attributes({name: vars(value)[name] for name in _users_functions(walk, value)})
     else:
@@ -277,7 +280,7 @@ def _is_library_class(kind: type) -> bool:
 
     Classes that a function of a package makes, such as by ``type(...)``, cannot, and count with all they define.
     """
-    # A class made in C may have a descriptor as its ``__module__``.
+    # The ``__module__`` of a class made in C may be a descriptor instead of a string.
     if not isinstance(kind.__module__, str) or library_of_module(kind.__module__) is None:
         return False
     found: Any = sys.modules.get(kind.__module__)
@@ -287,7 +290,7 @@ def _is_library_class(kind: type) -> bool:
 
 
 def _users_functions(walk: Walk, kind: type) -> tuple[str, ...]:
-    """Return the names of functions that the user has put into a class of a library."""
+    """Return the names of functions that the user has added to a class of a library."""
     found: tuple[str, ...] | None = walk.memo.get(("users functions", id(kind)))
     if found is None:
         found = walk.memo["users functions", id(kind)] = _search(kind) if _is_library_class(kind) else ()
@@ -295,7 +298,7 @@ def _users_functions(walk: Walk, kind: type) -> tuple[str, ...]:
 
 
 def _search(kind: type) -> tuple[str, ...]:
-    """Return the names of the user's functions in a class; search it anew only if its attributes have changed."""
+    """Return the names of the user's functions in a class. Reuse the last result if the class has not changed."""
     values = tuple(vars(kind).values())
     known = _SEARCHED.get(kind)
     if known is not None and len(known[0]) == len(values) and all(map(operator.is_, known[0], values)):

@@ -1,4 +1,4 @@
-"""Installed libraries and the user's own code: which of them a file belongs to, and what identifies a library.
+"""Distinction between installed libraries and the user's code, and texts that identify the version of a library.
 
 The cache key covers the user's code in full. Code of an installed library is represented by its package: by the
 package's version, or by its sources if the version is not enough.
@@ -20,18 +20,18 @@ import torch_estimator
 _OWN = "torch_estimator"
 _STANDARD = "python"
 
-# Packages of thousands of files, which nobody edits in place. Instead of all files, only the time of the first one is
-# read, which is the time of the installation.
+# These packages have thousands of files, which nobody edits in place.
+# So only the time of ``__init__.py`` is read, which is the time of the installation.
 _LARGE = frozenset({"torch", "numpy", "pyarrow", "scipy", "pandas", "sklearn", "tensorflow", "jax", "keras"})
 
 
 def library_of_code(code: CodeType) -> str | None:
-    """Return the package that code belongs to, or None for the user's own."""
+    """Return the installed package that a code object belongs to; None for code of the user."""
     return library_of_file(code.co_filename)
 
 
 def library_of_module(name: str) -> str | None:
-    """Return the package that a module belongs to; None for the user's own, and for modules that do not exist."""
+    """Return the installed package that a module belongs to; None for a module of the user or an unknown module."""
     top = name.partition(".")[0]
     if top == _OWN:
         return _OWN
@@ -39,14 +39,14 @@ def library_of_module(name: str) -> str | None:
         return _STANDARD
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
-        # Without a file it is a part of the interpreter, a namespace package, or a module that the user made by hand.
+        # A module without a file is part of the interpreter, a namespace package, or made by the user at run time.
         return _STANDARD if top in sys.stdlib_module_names else _library_of_namespace(name)
     return library_of_file(file)
 
 
 @cache
 def library_of_file(path: str) -> str | None:
-    """Return the package that a file belongs to, or None for the user's own."""
+    """Return the installed package that a file belongs to; None for a file of the user."""
     if path.startswith("<frozen "):
         return _STANDARD
     for root, name in _roots():
@@ -56,17 +56,17 @@ def library_of_file(path: str) -> str | None:
 
 
 def is_well_known(package: str) -> bool:
-    """Return whether a package's code need not be searched for settings.
+    """Return whether the code of a package need not be searched for settings.
 
-    These are large libraries, the standard library and this package. Their settings either do not exist, or are part of
-    the environment (`torch_flags`).
+    This is so for large libraries, the standard library and torch_estimator. Their settings either do not exist, or are
+    part of the environment (`torch_flags`).
     """
     return package in _LARGE or package in (_OWN, _STANDARD)
 
 
 @cache
 def library_identity(package: str) -> str:
-    """Return a text that distinguishes an installed package from every other build of it."""
+    """Return a text that distinguishes an installed package from all other versions and builds of the package."""
     if package == _STANDARD:
         return f"library {package} {sys.version}"
     if package == _OWN:
@@ -79,8 +79,7 @@ def library_identity(package: str) -> str:
     if package in _LARGE:
         stat = os.stat(file)
         return f"library {package} {version} {stat.st_size} {stat.st_mtime_ns}"
-    # Include the sizes and times of the sources: a package in development may be edited, or installed again, without a
-    # new version.
+    # Include the sizes and times of the sources, because a package in development may change without a new version.
     return f"library {package} {version} {_source_times(file)}"
 
 
@@ -101,7 +100,7 @@ def _source_times(file: str) -> str:
 
 @cache
 def own_sources() -> str:
-    """Return a hash of this package's sources, which may be a checkout that changes without a new version."""
+    """Return a hash of torch_estimator's sources, which may change without a new version in a checkout."""
     root = Path(torch_estimator.__file__).parent
     digest = sha256()
     for path in sorted(root.rglob("*.py")):
@@ -112,7 +111,7 @@ def own_sources() -> str:
 
 
 def module_source(module: ModuleType) -> str:
-    """Return a hash of the file of a module; empty if it has none."""
+    """Return a hash of the source file of a module; an empty text if the module has no file."""
     try:
         file = str(module.__file__)
         stat = os.stat(file)
@@ -123,12 +122,12 @@ def module_source(module: ModuleType) -> str:
 
 @cache
 def file_digest(path: str, modified: int, size: int) -> str:
-    """Return a hash of a file's content, read once per time of modification and size."""
+    """Return a hash of a file's content. Read the file again only if its modification time or size has changed."""
     return sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _library_of_namespace(name: str) -> str | None:
-    """Return the package of a namespace package, by the first directory that it is spread over."""
+    """Return the installed package that a namespace package belongs to, by its first directory."""
     module = sys.modules.get(name)
     for path in getattr(module, "__path__", ()):
         return library_of_file(f"{path}{os.sep}")
@@ -137,7 +136,7 @@ def _library_of_namespace(name: str) -> str | None:
 
 @cache
 def _roots() -> tuple[tuple[str, str], ...]:
-    """Return the directories of libraries, innermost first, each with its package's name if it holds only one."""
+    """Return the directories of libraries, innermost first. A directory that holds one package comes with its name."""
     own = str(Path(torch_estimator.__file__).parent)
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     standard |= {str(Path(os.__file__).parent)}
@@ -145,13 +144,13 @@ def _roots() -> tuple[tuple[str, str], ...]:
     installed |= {*site.getsitepackages(), site.getusersitepackages()}
     installed |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
     named = [(own, _OWN), *((path, "") for path in installed), *((path, _STANDARD) for path in standard)]
-    # Files may be named with or without resolving symbolic links.
+    # Include each directory with and without resolved symbolic links, because files may be named either way.
     both = {(path, name) for given, name in named if given for path in (given, os.path.realpath(given))}
     return tuple(sorted(((path + os.sep, name) for path, name in both), key=lambda root: (-len(root[0]), root)))
 
 
 def _top_package(path: str) -> str:
-    """Return the name of the package or module that a path inside of ``site-packages`` begins with."""
+    """Return the top-level package or module of a path inside of ``site-packages``."""
     return path.lstrip(os.sep).partition(os.sep)[0].partition(".")[0]
 
 

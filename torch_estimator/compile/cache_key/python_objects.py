@@ -1,4 +1,4 @@
-"""Parts of a cache key: Python's and numpy's values and containers, and instances of any class."""
+"""Part of the cache key computation: writes Python and numpy values, containers, and instances of any class."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import numpy as np
 
 from torch_estimator.compile.cache_key.walk import PLAIN, Walk, writes_inline, writes_section
 
-# Longer bytes are written as their digest.
+# Bytes objects longer than this are written as their digest.
 _MAX_INLINE_BYTES = 256
 
 _POINTER_BYTES = 8
 
 
 class _Storage(NamedTuple):
-    """Where instances of a class hold their attributes.
+    """Description of where instances of a class hold their attributes: in ``__dict__``, in slots, or in C.
 
     Attributes:
         skipped: Names that classes list in ``not_in_fingerprint``, because they do not influence what is computed.
@@ -52,7 +52,7 @@ def instance_attributes(walk: Walk, value: Any) -> dict[str, Any]:
         try:
             found[name] = slot.__get__(value)
         except AttributeError:
-            # The slot is empty.
+            # Skip this slot, because it has no value yet.
             continue
     return found
 
@@ -73,9 +73,8 @@ def _find_storage(kind: type) -> _Storage:
         for name, slot in vars(base).items()
         if isinstance(slot, MemberDescriptorType)
     )
-    # An instance that is larger than its header, its slots and its pointers to a dict and to weak references holds
-    # something in C. Python may put the pointers in front of the object; then their offsets are not positive, and their
-    # bytes do not count.
+    # An instance holds data in C if it is larger than its header, slots, and pointers to a dict and weak references.
+    # Pointers whose offset is not positive lie in front of the object, so their bytes do not count.
     pointers = sum(offset > 0 for offset in (kind.__dictoffset__, kind.__weakrefoffset__))
     visible = object.__basicsize__ + _POINTER_BYTES * (pointers + len(slots))
     return _Storage(
@@ -96,7 +95,7 @@ def _object(walk: Walk, value: Any) -> None:
 
 
 def _as_pickled(walk: Walk, value: Any) -> None:
-    """Write what pickle would keep of an object; its identity if it cannot be pickled."""
+    """Write an object as pickle would save it. If the object cannot be pickled, write its address."""
     reduced: Any
     reduce = copyreg.dispatch_table.get(type(value))
     try:
@@ -109,7 +108,7 @@ def _as_pickled(walk: Walk, value: Any) -> None:
         walk.write(repr(reduced))
         return
     for part in reduced:
-        # Pickle gets the items of lists and dicts as iterators.
+        # The items of lists and dicts come as iterators, so convert them to lists.
         walk.visit(list(part) if hasattr(type(part), "__next__") else part, "'s state")
 
 
@@ -142,7 +141,7 @@ def _thread_local(walk: Walk, value: threading.local) -> None:
     walk.visit_attributes(vars(value))
 
 
-# Locks and loggers do not influence what is computed, so all locks of a type are alike.
+# Locks do not influence what is computed, so the same text is written for all locks of a type.
 @writes_inline(type(threading.Lock()), type(threading.RLock()))
 def _lock(walk: Walk, value: Any) -> str:
     return f"lock {type(value).__name__}"
@@ -160,7 +159,7 @@ def _bytes(walk: Walk, value: bytes) -> str | None:
     return repr(value) if len(value) <= _MAX_INLINE_BYTES else f"bytes {len(value)} {sha256(value).hexdigest()}"
 
 
-# Containers of nothing but plain values are written inline, as `repr` writes them.
+# Containers that hold only plain values, such as numbers and strings, are written inline by `repr`.
 @writes_inline(list)
 def _plain_list(walk: Walk, value: list[Any]) -> str | None:
     return repr(value) if type(value) is list and PLAIN.issuperset(map(type, value)) else None
@@ -230,7 +229,7 @@ def _set(walk: Walk, value: Any) -> None:
         walk.visit(item, "'s element")
 
 
-# Instances of subclasses; values of these types themselves are written inline.
+# This function gets bytearrays and instances of subclasses. Other values of these types are written inline.
 @writes_section(str, int, float, complex, bytes, bytearray)
 def _value(walk: Walk, value: Any) -> None:
     _begin(walk, value)
@@ -295,7 +294,7 @@ def _array(walk: Walk, value: np.ndarray[Any, Any]) -> None:
 
 
 def _begin(walk: Walk, value: Any) -> None:
-    """Write the class of a container, and the attributes that an instance of a subclass may have."""
+    """Write the class of a value, and for an instance of a user's subclass also its attributes."""
     kind = type(value)
     walk.visit_class(kind)
     if kind.__module__ != "builtins":

@@ -1,4 +1,4 @@
-"""Parts of a cache key: tensors, modules, optimizers and their hooks.
+"""Part of the cache key computation: writes tensors, modules, optimizers and their hooks.
 
 Everything about a tensor is written except its numbers. For settings of optimizers that the compiled step reads anew in
 every step, the key contains only that they are numbers.
@@ -24,8 +24,8 @@ from torch_estimator.optim.clipping import clippings_of
 
 _Hooks = Mapping[int, Any]
 
-# A hook's number depends on how many hooks a process has made before, so numbers do not count. torch keeps each flag of
-# a hook in another table, under the same number; the names of these tables follow that of the hooks.
+# Maps each table of a module's hooks to the tables of flags for these hooks.
+# The numbers of hooks are not part of the key, because torch counts all hooks of a process.
 _MODULE_HOOKS: dict[str, tuple[str, ...]] = {
     "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
     "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
@@ -33,7 +33,7 @@ _MODULE_HOOKS: dict[str, tuple[str, ...]] = {
     "_backward_pre_hooks": (),
 }
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
-# Saving and loading state dicts is not part of a step.
+# These attributes influence only how state dicts are saved and loaded, which is not part of a step.
 _STATE_DICT_ATTRIBUTES = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
@@ -58,7 +58,7 @@ OPTIMIZER_INTERNALS = frozenset(
         "defaults",
         "param_groups",
         "state",
-        # Flags with which torch decides whether to warn of the order of calls.
+        # torch uses these flags only to decide whether to warn about the order of calls.
         "_opt_called",
         "_warned_capturable_if_run_uncaptured",
     }
@@ -86,7 +86,7 @@ def _tensor(walk: Walk, value: Tensor) -> None:
     flags = (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference())
     kind = (value.dtype, value.shape, place, value.device, flags)
     tokens: dict[Any, str] = walk.memo.setdefault("tensors", {})
-    # A model has many tensors of few kinds, so the token of each kind is made once.
+    # Many tensors of a model have equal shapes and flags, so make the text of each combination only once.
     walk.write(tokens.get(kind) or tokens.setdefault(kind, f"tensor {kind}"))
     walk.write(f"in {_storage(walk, value)}")
     if value.__dict__:
@@ -97,7 +97,7 @@ def _tensor(walk: Walk, value: Tensor) -> None:
 
 
 def _storage(walk: Walk, value: Tensor) -> int:
-    """Return a number for the memory of a tensor: views of the same memory have the same number, in order of visits."""
+    """Return a number that identifies the memory of a tensor. Views of the same memory have the same number."""
     try:
         address = value.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -126,7 +126,7 @@ def _module(walk: Walk, value: nn.Module) -> None:
 
 
 def _hooks(walk: Walk, hooks: _Hooks, *flags: _Hooks) -> None:
-    """Write hooks in their order, each with its flags: whether its number is in each of the tables ``flags``."""
+    """Write hooks in their order, each with booleans that say which of the tables `flags` contain the hook's number."""
     walk.write(f"of {len(hooks)}")
     for place, (number, hook) in enumerate(hooks.items()):
         walk.write(str([number in flagged for flagged in flags]))
@@ -154,7 +154,7 @@ def _optimizer(walk: Walk, value: torch.optim.Optimizer) -> None:
 
 
 def _settings(walk: Walk, settings: Mapping[str, Any], path: str) -> None:
-    """Write the settings of a group, without the numbers that the walk leaves out."""
+    """Write the settings of a parameter group. Leave out the numbers of the settings in `walk.leave_out`."""
     for name in sorted(settings):
         if name != "param_names":
             walk.write(name)
@@ -165,7 +165,7 @@ def _settings(walk: Walk, settings: Mapping[str, Any], path: str) -> None:
 
 
 def _without_number(value: Any) -> Any:
-    """Return a setting with a text in the place of its number; of a tuple in the place of the first one."""
+    """Replace the number in a setting by a fixed text. Of a tuple, replace only the first number."""
     if isinstance(value, tuple) and value:
         return (_without_number(value[0]), *value[1:])
     return "a number" if isinstance(value, int | float | np.number) and not isinstance(value, bool) else value
@@ -175,8 +175,8 @@ def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:
     """Write the state of an optimizer, parameter by parameter."""
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = set(map(id, held))
-    # Write the state in the order of the groups. The order in `state` depends on which parameter got its first gradient
-    # earlier.
+    # Write the state in the order of the parameter groups.
+    # The order of the dict `state` depends on which parameter got a gradient first.
     keys = [*(one for one in held if one in optimizer.state), *(k for k in optimizer.state if id(k) not in known)]
     for place, key in enumerate(keys):
         walk.visit(key, "'s key ", str(place))

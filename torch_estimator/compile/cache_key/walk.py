@@ -1,11 +1,12 @@
-"""Walk through all objects that can be reached from some roots, which collects the text that a cache key hashes.
+"""Walk through all objects that can be reached from some root objects. It collects the text that a cache key hashes.
 
-Each object is written in one of two ways. Small ones are written inline, as one token in the text of the object that
-holds them. All others get a section of their own, in the order in which they are found. The holder has only ``+`` in
-the place of a new object, and ``@number`` in the place of one that was found before. So shared objects are
-distinguished from equal copies, and cycles end.
+Each object is written in one of two ways. A small object is written inline, as one token in the text of the object that
+holds it. Every other object gets a section: a separate line of tokens, in the order in which objects are found. In the
+holder's text, ``+`` stands for a new object, and ``@number`` for an object that was found before. So shared objects
+are distinguished from equal copies, and cycles end.
 
-What is written for a type is registered with `writes_inline` and `writes_section`, in the other files of this folder.
+The other files of this folder register functions that write objects of each type, by the decorators `writes_inline` and
+`writes_section`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PLAIN = frozenset({str, int, float, bool, type(None), complex, type(Ellipsis), t
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Key of a computation: if two keys are equal, the computations are equal up to the numbers in their tensors.
+    """Key of a computation. Computations with equal keys differ only in the numbers in their tensors.
 
     Attributes:
         digest: SHA-256 in hexadecimal digits.
@@ -43,7 +44,7 @@ class CacheKey:
     portable: bool
     obstacle: str
     tensors: tuple[tuple[str, Tensor], ...] = field(compare=False, repr=False)
-    # The objects that were written as their addresses. While they are alive, nothing else can have these addresses.
+    # Objects whose addresses are part of the digest. Keep them alive, so that no new object can get their addresses.
     _held: tuple[object, ...] = field(compare=False, repr=False)
 
 
@@ -55,7 +56,10 @@ _INLINE_WRITERS: dict[type, InlineWriter] = {}
 
 
 def writes_section(*kinds: type) -> Callable[[SectionWriter], SectionWriter]:
-    """Register a function that writes objects of some types, and of their subclasses, in sections of their own."""
+    """Decorate a function that writes objects of some types into the key's text, each as a section (a separate line).
+
+    The function is also called for objects of subclasses.
+    """
 
     def register(function: SectionWriter) -> SectionWriter:
         _SECTION_WRITERS.update(dict.fromkeys(kinds, function))
@@ -65,9 +69,9 @@ def writes_section(*kinds: type) -> Callable[[SectionWriter], SectionWriter]:
 
 
 def writes_inline(*kinds: type) -> Callable[[InlineWriter], InlineWriter]:
-    """Register a function that returns the token of an object of some types, or of their subclasses.
+    """Decorate a function that returns a token for an object of some types: a short text that stands for the object.
 
-    It returns None for objects that need a section of their own.
+    The function is also called for objects of subclasses. It returns None for objects that need a section.
     """
 
     def register(function: InlineWriter) -> InlineWriter:
@@ -78,7 +82,7 @@ def writes_inline(*kinds: type) -> Callable[[InlineWriter], InlineWriter]:
 
 
 class Walk:
-    """Visits objects breadth first, each of them once.
+    """Breadth-first walk through objects, which writes each object once into the text of a cache key.
 
     Args:
         leave_out: Settings of optimizers that do not count; see `cache_key`.
@@ -93,10 +97,10 @@ class Walk:
         self.tensors: list[tuple[int, Tensor]] = []
         self.memo: dict[Any, Any] = {}
         self._written: list[str] = []
-        # Objects found so far are numbered in the order of their sections.
+        # The number of each object found so far, by id. Sections are written in the order of these numbers.
         self._numbers: dict[int, int] = {}
         self._objects: list[Any] = []
-        # For each object the number of its holder, and the three parts of its path from there.
+        # For each object: the number of its holder, and the three parts of the path from the holder to the object.
         self._found_at: list[tuple[int, str, str, str]] = []
         self._current = -1
         self._paths: dict[int, str] = {-1: ""}
@@ -108,16 +112,16 @@ class Walk:
 
     @property
     def current(self) -> int:
-        """The number of the object whose section is being written."""
+        """Number of the object that is being written."""
         return self._current
 
     def write(self, token: str) -> None:
-        """Append a token, which must be one that nothing else writes in its place."""
+        """Append a token to the key's text. Different objects must write different tokens."""
         self._written.append(token)
 
     def visit_root(self, value: Any, name: str) -> None:
-        """Write an object and everything that can be reached from it."""
-        # A root has no holder, whatever object was visited last.
+        """Write an object and all objects that can be reached from it."""
+        # A root has no holder, so clear the number of the object that was visited last.
         at, self._current = self._current, -1
         self.visit(value, name)
         self._current = at
@@ -129,14 +133,14 @@ class Walk:
             try:
                 writers[type(value)][1](self, value)
             except Exception:
-                # Properties and ``__reduce__`` of the user may raise anything.
+                # Properties and ``__reduce__`` methods of the user may raise any exception.
                 logger.debug(
                     "%s cannot be inspected, so its identity counts.", self._path(self._current), exc_info=True
                 )
                 self.write_identity(value)
 
     def visit(self, value: Any, before: str, name: str = "", after: str = "") -> None:
-        """Write a value that the current object holds, inline or as a section that follows later.
+        """Write a value that the current object holds: inline, or as a reference to a section that follows later.
 
         Args:
             value: The value.
@@ -166,7 +170,7 @@ class Walk:
         self._written.append("+")
 
     def visit_class(self, kind: type) -> None:
-        """Write the class of the current object, or one of its bases."""
+        """Write the class of the current object, or a base class of this class."""
         self.visit(kind, "'s class ", kind.__name__)
 
     def visit_attributes(self, attributes: dict[str, Any], skip: Collection[str] = ()) -> None:
@@ -186,12 +190,12 @@ class Walk:
                 else:
                     self.visit(value, ".", name)
 
-    def note_library(self, package: str) -> None:
-        """Note that the computation uses an installed package, whose version then counts."""
+    def record_library(self, package: str) -> None:
+        """Record that the computation uses an installed package. The key then depends on the package's version."""
         self._libraries.add(package)
 
     def write_identity(self, value: object) -> None:
-        """Write the address of an object that nothing else distinguishes from others; the key is not portable then."""
+        """Write the address of an object that has no other distinguishing feature. The key is then not portable."""
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         if not self._by_identity:
@@ -202,14 +206,13 @@ class Walk:
     def in_stable_order(self, values: Iterable[Any]) -> list[Any]:
         """Return the elements of a set in an order that is the same in every process."""
         if self._sorts_set:
-            # Do not follow sets while computing the place of an element in a set. The element may hold that set
-            # somewhere inside, so that the walk might never end. Elements that differ only in the sets that they hold
-            # are therefore in arbitrary order.
+            # Skip sets inside of the elements of a set, because an element may contain the outer set.
+            # Therefore the order of elements that differ only in their inner sets is arbitrary.
             return []
         return sorted(values, key=self._digest_of_element)
 
     def finish(self) -> CacheKey:
-        """Return the key of the roots that were visited."""
+        """Return the cache key of all root objects that were visited."""
         text = "\0".join([*self._written, *sorted(map(library_identity, self._libraries))])
         return CacheKey(
             digest=sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
@@ -220,7 +223,7 @@ class Walk:
         )
 
     def _path(self, number: int) -> str:
-        """Return how an object was reached, such as ``module.encoder.weight``."""
+        """Return the path by which an object was reached, such as ``module.encoder.weight``."""
         steps = []
         while number not in self._paths:
             steps.append(number)
@@ -239,6 +242,6 @@ class Walk:
 
 
 def _writers_of(kind: type) -> tuple[InlineWriter | None, SectionWriter]:
-    """Return the functions that write objects of a type: those registered for the nearest of its base classes."""
+    """Return the functions that write objects of a type. They are registered for the type or its nearest base class."""
     inline = next((_INLINE_WRITERS[base] for base in kind.__mro__ if base in _INLINE_WRITERS), None)
     return inline, next(_SECTION_WRITERS[base] for base in kind.__mro__ if base in _SECTION_WRITERS)

@@ -1,4 +1,4 @@
-"""Batches: cutting the stream of rows, and padding lists of unequal length."""
+"""Batching: cutting a stream of rows into batches, and padding lists of unequal length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTH_SUFFIX = "_length"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padding:
-    """How the lists of a batch are padded to one length.
+    """Settings for padding the lists of a batch to one length.
 
     Attributes:
         values: Padding value, or a dict of them by column; None for 0, False or ''.
@@ -39,7 +39,7 @@ class Padding:
                 )
 
     def apply(self, chunk: Chunk, length: int | None = None) -> Chunk:
-        """Return a batch with its lists as padded arrays.
+        """Return a batch in which columns of lists are padded to numpy arrays.
 
         Args:
             chunk: The batch.
@@ -87,7 +87,7 @@ DEFAULT_PADDING = Padding()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batching:
-    """Cuts rows into batches of `size`; the last may be smaller unless `drop_remainder`. Lists are padded."""
+    """Operation that cuts rows into batches of `size` rows. If `drop_remainder`, a smaller last batch is dropped."""
 
     size: int
     drop_remainder: bool = False
@@ -97,21 +97,18 @@ class Batching:
         check_count("batch's size", self.size, at_least=1)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return the batches of `upstream`."""
+        """Return a stream that cuts the rows of `upstream` into batches, and pads their lists."""
         return _BatchStream(upstream, self)
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid.
-
-        The batch size is not included: positions count rows, not batches.
-        """
+        """Return "batch" without the batch size. A saved position counts rows, so the size may change."""
         return "batch"
 
 
 class _BatchStream(Stream):
-    """Cuts the chunks of another stream into batches, which are views of a chunk unless they straddle two chunks.
+    """Stream that cuts the chunks of another stream into batches. A batch within one chunk is not copied.
 
-    The position is that of the current chunk, and the number of its rows that are used up.
+    A position consists of the position of the current chunk, and the number of rows used in this chunk.
     """
 
     def __init__(self, upstream: Stream, batching: Batching) -> None:
@@ -194,11 +191,11 @@ class _BatchStream(Stream):
             raise DataError(f"{chunk.locate(0)}: the data has fewer rows than when the position was saved.")
         self._before = before
         self._chunk = chunk
-        # Check this one chunk, since all chunks have the same columns.
+        # All chunks have the same columns, so the answer for this chunk also holds for a batch that spans chunks.
         self._has_lists = has_lists(chunk)
-        # Do not join batches with uneven lists to a block: it would be padded to the longest list of all its batches,
-        # which may be much longer than the longest list of one batch. The same holds for lists that a model's columns
-        # pad later.
+        # Batches with uneven lists are not joined to a block. A block would be padded to the longest list of all its
+        # batches, which may be much longer than the lists of most batches. This includes lists that a model's
+        # columns pad later.
         self._has_uneven_lists = any(
             not isinstance(column, np.ndarray) and is_list_type(column.type) for column in chunk.columns()
         )
@@ -211,7 +208,7 @@ def has_lists(chunk: Chunk) -> bool:
 
 
 class PadStream(PassThroughStream):
-    """Pads the lists of batches, if an operation returned batches that have lists."""
+    """Stream that pads lists in the batches of another stream. Batches of a map or an iterable may hold lists."""
 
     def next(self) -> Chunk | None:
         chunk = self._upstream.next()

@@ -18,7 +18,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucketing:
-    """Puts every row into the bucket of its length; a bucket with enough rows is returned as a batch.
+    """Operation that collects rows in buckets by list length. A bucket with enough rows becomes a batch.
 
     Attributes:
         column: The list column whose lengths determine the bucket of each row.
@@ -53,21 +53,21 @@ class Bucketing:
             )
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return the batches of `upstream`."""
+        """Return a stream that sorts the rows of `upstream` into buckets and makes batches from the buckets."""
         return _BucketStream(upstream, self)
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid."""
+        """Return, as text, the settings that must be unchanged when a saved position is restored."""
         return f"buckets({self.column!r}, {list(self.boundaries)}, {list(self.batch_sizes)})"
 
     def measure(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with `Chunk.lengths` set, for use after a transform that drops the column."""
+        """Return the chunk with its list lengths in `Chunk.lengths`, because a transform may drop the lists."""
         measured = chunk.with_columns(chunk.features, chunk.labels)
         measured.lengths = self.lengths(chunk)
         return measured
 
     def lengths(self, chunk: Chunk) -> Array:
-        """Return the length of the list in every row: int64 ``[rows]``.
+        """Return the length of every row's list in `column`: int64 ``[rows]``.
 
         Raises:
             DataError: The column is missing, or it does not hold lists.
@@ -85,7 +85,7 @@ class Bucketing:
         return list_lengths(column)
 
     def batch(self, parts: list[Chunk], bucket: int) -> Chunk:
-        """Return rows of one bucket as a padded batch."""
+        """Join rows of one bucket to a batch, and pad the lists of this batch."""
         length = None
         if self.to_boundary:
             if bucket == len(self.boundaries):
@@ -100,11 +100,11 @@ class Bucketing:
 
 @dataclass(slots=True)
 class _Pending:
-    """Rows of one bucket, all of one chunk, that wait until they fill a batch.
+    """Unused rows of one earlier chunk in one bucket. They wait until the bucket has enough rows for a batch.
 
     Attributes:
         chunk: The rows.
-        number: Number of the chunk that they came from, in the order of reading.
+        number: Number of that earlier chunk, in the order of reading.
         before: Position of that chunk in the stream.
     """
 
@@ -114,7 +114,7 @@ class _Pending:
 
 
 class _BucketStream(Stream):
-    """Reads a chunk, sorts its rows into buckets, and returns the buckets that become full.
+    """Stream that sorts the rows of each chunk into buckets, and returns a bucket as a batch when it is full.
 
     Rows leave a bucket in the order in which they were read, so the pending rows of a bucket are always the last ones
     that were read into it. The position therefore needs no row numbers. It consists of the position of the next chunk,
@@ -172,8 +172,8 @@ class _BucketStream(Stream):
         buckets = len(self._bucketing.batch_sizes)
         # `_after` is the position of the next chunk.
         self._after = after
-        # These describe the current chunk: its number, its rows, its position, and the indices of its unused rows by
-        # bucket.
+        # The next four attributes describe the current chunk: its number, its rows, its position, and the indices of
+        # its unused rows by bucket.
         self._number = 0
         self._chunk: Chunk | None = None
         self._before: State = {}
@@ -196,7 +196,7 @@ class _BucketStream(Stream):
         self._find_full()
 
     def _find_full(self) -> None:
-        """List the buckets that become full, in the order of the rows that fill them."""
+        """Set `_full` to the buckets that the current chunk fills, in the order of the rows that fill them."""
         filling: list[tuple[int, int]] = []
         for bucket, (pending, rows) in enumerate(self._buckets()):
             size = self._bucketing.batch_sizes[bucket]
@@ -205,7 +205,7 @@ class _BucketStream(Stream):
         self._full = deque(bucket for _, bucket in sorted(filling))
 
     def _batch(self, bucket: int) -> Chunk:
-        """Take a batch out of a bucket, or all its rows if there are fewer."""
+        """Remove the rows of one batch from a bucket, or all rows if it has fewer, and return them as a batch."""
         parts = [pending.chunk for pending in self._pending[bucket]]
         self._pending[bucket] = []
         missing = self._bucketing.batch_sizes[bucket] - sum(part.rows for part in parts)
@@ -217,7 +217,7 @@ class _BucketStream(Stream):
         return self._bucketing.batch(parts, bucket)
 
     def _set_pending(self) -> None:
-        """Copy the unused rows of the current chunk, so that the memory of its used rows is freed."""
+        """Copy the unused rows of the current chunk to `_pending`, and drop the chunk to free its memory."""
         if self._chunk is None:
             return
         for pending, rows in self._buckets():
@@ -233,7 +233,7 @@ class _BucketStream(Stream):
         return None
 
     def _keep_last(self, counts: list[int]) -> None:
-        """Keep the last ``counts[bucket]`` rows of every bucket, and drop the rows before, which were used."""
+        """Keep only the last ``counts[bucket]`` rows of every bucket, because the earlier rows were used already."""
         for bucket, count in enumerate(counts):
             rows = self._rows[bucket]
             self._rows[bucket] = rows[len(rows) - min(count, len(rows)) :]

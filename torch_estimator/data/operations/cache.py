@@ -1,4 +1,4 @@
-"""Caching: keeping the chunks of the first epoch for the epochs that follow."""
+"""Caching: storing the chunks of the first epoch, and reading the stored chunks in later epochs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class CacheStore(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of chunks."""
+        """Return the number of stored chunks."""
 
     @abstractmethod
     def get(self, number: int) -> Chunk:
-        """Return a chunk by its number, from 0."""
+        """Return the stored chunk with this number, counted from 0."""
 
     @abstractmethod
     def add(self, chunk: Chunk) -> Chunk:
@@ -41,16 +41,16 @@ class CacheStore(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Mark the store as complete."""
+        """Mark the store as complete, after the last chunk of the stream was added."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free what only this store uses."""
+        """Free files and memory that only this store uses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, weakref_slot=True)
 class Cache:
-    """Keeps the rows or batches that the operations before it return, in memory or in a file.
+    """Operation that stores the rows or batches of the preceding operations, in memory or in a file.
 
     Attributes:
         path: The file; None for memory.
@@ -68,15 +68,17 @@ class Cache:
             raise InvalidValueError(f"cache's filename must be a path on this machine, but got {self.path!r}.")
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return a stream that keeps `upstream` in memory for as long as the stream is used."""
+        """Return a stream that stores the chunks of `upstream` in memory. Other iterators do not share them."""
         return CacheStream(upstream, lambda begin: MemoryStore())
 
     def shared_stream(self, upstream: Stream, identity: Any, owner: Any) -> Stream:
-        """Return a stream that keeps `upstream` in memory for other iterators until the Dataset or `owner` is deleted.
+        """Return a stream that stores the chunks of `upstream` in memory, and shares them with other iterators.
+
+        The chunks are kept until the Dataset or `owner` is deleted.
 
         Args:
             upstream: The stream to keep.
-            identity: JSON that differs from the identity of any other stream that this Dataset may read.
+            identity: Value that JSON can represent, different from the identity of any other stream of this Dataset.
             owner: The transform that was applied to `upstream`. Only iterators with the same transform share the rows.
         """
         if not _can_own(owner):
@@ -90,11 +92,11 @@ class Cache:
         return CacheStream(upstream, store)
 
     def file_stream(self, upstream: Stream, identity: Any) -> Stream:
-        """Return a stream that keeps `upstream` in the file.
+        """Return a stream that stores the chunks of `upstream` in the file `path`.
 
         Args:
             upstream: The stream to keep.
-            identity: JSON that is equal only if another run reads exactly the same rows.
+            identity: Value that JSON can represent. It is equal in another run only if the run reads the same rows.
         """
         from torch_estimator.data.operations.cache_file import FileStore
 
@@ -103,7 +105,7 @@ class Cache:
         return CacheStream(upstream, lambda begin: FileStore(path, json.dumps([identity, begin], sort_keys=True)))
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid."""
+        """Return "cache" without the path, since a saved position stays valid if the path changes."""
         return "cache"
 
     def _keep(self, owner: Any, key: str, full: MemoryStore) -> None:
@@ -111,9 +113,9 @@ class Cache:
 
 
 class CacheStream(Stream):
-    """Reads another stream once; every later pass returns the same chunks.
+    """Stream that reads another stream once and stores its chunks. Later passes return the stored chunks.
 
-    If a pass ends early, the next pass continues to fill the store. The position consists of the position at which the
+    If a pass ends early, the next pass continues to fill the store. A position consists of the position at which the
     other stream began, and the number of chunks returned since then. A resumed run reads these chunks again, to fill
     the store.
 
@@ -169,7 +171,7 @@ class CacheStream(Stream):
 
 
 class MemoryStore(CacheStore):
-    """Chunks in memory.
+    """Storage of chunks in memory.
 
     Args:
         when_complete: Called with the store when it has all chunks.
@@ -198,13 +200,13 @@ class MemoryStore(CacheStore):
             self._when_complete = None
 
     def close(self) -> None:
-        # Do not free the chunks here, because other iterators may share this store. Python frees them with the last
+        # Other iterators may share this store, so do not free the chunks here. Python frees the chunks with the last
         # reference to the store.
         pass
 
 
 def _can_own(owner: Any) -> bool:
-    """Return whether an object can be a key of a WeakKeyDictionary."""
+    """Return whether an object can be a key of a WeakKeyDictionary: it has a hash and supports weak references."""
     try:
         hash(owner), weakref.ref(owner)
     except TypeError:
@@ -213,7 +215,7 @@ def _can_own(owner: Any) -> bool:
 
 
 def _read_only(column: Any) -> Any:
-    """Return a read-only view, so that a module that works in place cannot change the data of later epochs."""
+    """Return a read-only view of a numpy array, so that in-place operations of a model cannot change stored rows."""
     if isinstance(column, np.ndarray):
         column = column.view()
         column.flags.writeable = False

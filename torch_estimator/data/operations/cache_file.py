@@ -1,4 +1,4 @@
-"""Chunks in a file: an Arrow IPC stream with a record batch per chunk, followed by checksums.
+"""Cache files: an Arrow IPC stream with one record batch per chunk of rows, followed by checksums.
 
 Arrow ignores what follows the end of its stream. After that end the file has JSON: for each record batch, the position
 in the file at which it ends, and its CRC-32. The checksum of the first batch includes the schema before it. The last 12
@@ -41,9 +41,9 @@ _FOOTER = struct.Struct("<QI")
 
 
 class FileStore(CacheStore):
-    """Chunks in a file, which is written under a temporary name and renamed when it is complete.
+    """Storage of chunks in a file. The file is written under a temporary name, and renamed when complete.
 
-    The file is therefore either missing or complete, also after a crash.
+    A file with the final name is therefore always complete, also after a crash.
 
     Args:
         path: The file.
@@ -100,7 +100,7 @@ class FileStore(CacheStore):
 
 
 class _CacheWriter:
-    """Writes the temporary file and gives it its final name.
+    """Writer of a cache file. The file has a temporary name until `publish` gives it the final name.
 
     Args:
         path: Final name of the file.
@@ -115,7 +115,7 @@ class _CacheWriter:
         self._checksums: _ChecksumFile | None = None
 
     def add(self, chunk: Chunk, identity: bytes) -> Chunk:
-        """Write a chunk, and return it as a reader of the file would return it, but with the chunk's own `locate`."""
+        """Write a chunk to the temporary file. Return a chunk with the columns that a reader of the file gets."""
         batch, layout = to_record_batch(chunk, self._layout)
         if self._writer is None:
             self._layout = layout
@@ -128,14 +128,14 @@ class _CacheWriter:
         return kept
 
     def flush(self) -> str:
-        """Make what was written readable, and return the name of the temporary file."""
+        """Flush the temporary file, so that the chunks written so far can be read. Return the name of the file."""
         self._file.flush()
         return self._temporary
 
     def publish(self, identity: bytes) -> None:
-        """Write the checksums and rename the file."""
+        """Write the checksums, and rename the temporary file to the final name."""
         if self._writer is None:
-            # Write a file without batches if the stream had no chunks, so that the next run does not read the source.
+            # The stream had no chunks. Write a file without batches, so that the next run does not read the source.
             self._open(pa.schema([]), identity, Layout().to_json())
         assert self._checksums is not None
         self._writer.close()
@@ -162,7 +162,7 @@ class _CacheWriter:
                 "Replacing the cache %s: it was written for other data, another pipeline or another version.",
                 self._path,
             )
-        # Open the file without a `with` block, because `publish` or `remove` closes it.
+        # There is no `with` block, because `publish` or `remove` closes the file.
         self._file = open(self._temporary, "wb")  # noqa: SIM115
         self._checksums = _ChecksumFile(self._file)
         sink = pa.PythonFile(self._checksums, mode="w")
@@ -184,7 +184,7 @@ class _ChecksumFile:
         self._batches: list[tuple[int, int]] = []
 
     def write(self, data: Any) -> int:
-        """Write bytes, or any buffer of them; return their number."""
+        """Write bytes or another buffer to the file, and return the number of bytes."""
         size = memoryview(data).nbytes
         self._file.write(data)
         self._size += size
@@ -200,18 +200,18 @@ class _ChecksumFile:
         self.closed = True
 
     def end_batch(self) -> None:
-        """Record that the bytes since the last call are one batch."""
+        """Record the end and the checksum of a batch, which consists of the bytes written since the last call."""
         self._batches.append((self._size, self._checksum))
         self._checksum = 0
 
     def footer(self) -> bytes:
-        """Return the bytes that follow the stream."""
+        """Return the bytes to write after the Arrow stream: the end and checksum of every batch."""
         text = json.dumps(self._batches).encode()
         return text + _FOOTER.pack(len(text), zlib.crc32(text))
 
 
 def _read_footer(content: memoryview) -> list[tuple[int, int]]:
-    """Return the end and the checksum of every batch of a file.
+    """Return the end position and the checksum of every batch in a cache file, read from the end of the file.
 
     Raises:
         ValueError: The file is not complete.
@@ -226,7 +226,7 @@ def _read_footer(content: memoryview) -> list[tuple[int, int]]:
 
 
 class _CacheReader:
-    """Reads record batches, fastest in order. Their arrays share the memory of the mapped file.
+    """Reader of the record batches in a cache file. The arrays share the memory of the memory-mapped file.
 
     Args:
         path: The file.
@@ -244,7 +244,7 @@ class _CacheReader:
 
     @classmethod
     def open(cls, path: str, identity: bytes) -> _CacheReader | None:
-        """Return a reader of a complete file; None if there is no such file or it has another identity."""
+        """Return a reader of a complete cache file. Return None if the file is missing or has another identity."""
         try:
             reader = cls(path, 0, is_whole=True)
             if reader._stream.schema.metadata[_IDENTITY] != identity:
@@ -255,7 +255,7 @@ class _CacheReader:
         return reader
 
     def get(self, number: int) -> Chunk:
-        """Return a batch by its number as a chunk."""
+        """Return the record batch with this number as a chunk. Reading in ascending order is fastest."""
         if number < self._at:
             self._rewind()
         while self._at < number:
@@ -281,7 +281,7 @@ class _CacheReader:
         return batch
 
     def _verify(self) -> None:
-        # Skip batches before `_verified`: batches are read in order, so these have been compared with their checksums.
+        # Batches are read in order, so all batches before number `_verified` have been verified already.
         if self._at < self._verified or self._at >= len(self._checksums):
             return
         begin = self._checksums[self._at - 1][0] if self._at else 0
@@ -295,7 +295,7 @@ class _CacheReader:
 
 
 def _remove_leftovers(path: str) -> None:
-    """Remove the temporary files of processes of this machine that were killed."""
+    """Remove temporary files of this cache that killed processes on this machine have left behind."""
     folder, name = os.path.split(path)
     prefix = f"{name}.{socket.gethostname()}-"
     for entry in os.listdir(folder or "."):
@@ -318,7 +318,7 @@ def _is_running(process: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the columns of a record batch make up features and labels.
+    """Mapping of a record batch's columns to features and labels, which may be dicts or tuples of columns.
 
     Attributes:
         features: The structure of the features, with each column replaced by its number. Tuples become lists in JSON.

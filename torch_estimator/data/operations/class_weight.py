@@ -20,7 +20,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassWeight:
-    """Adds the weight of every row's label to the features. A column of weights that exists already is multiplied.
+    """Operation that adds a column with the weight of each row's label, or multiplies an existing column by it.
 
     Attributes:
         weights: Label -> weight; labels without an entry have the weight 1.
@@ -44,7 +44,7 @@ class ClassWeight:
                 )
 
     def apply(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with weights (float32 ``[rows]``).
+        """Return the chunk with a column of weights (float32 ``[rows]``) in its features.
 
         Raises:
             DataError: There is not one label per row, the features have no names, or existing weights are not numbers.
@@ -66,7 +66,7 @@ class ClassWeight:
         return chunk.with_columns({**chunk.features, self.column: weights}, chunk.labels)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream` with weights."""
+        """Return a stream of the chunks of `upstream` with the column of weights added."""
         return ChunkMapStream(self.apply, upstream)
 
     def signature(self) -> str:
@@ -89,7 +89,7 @@ class ClassWeight:
         return np.asarray(lookup[indices.reshape(-1)])
 
     def _check_kind(self, labels: list[Any]) -> None:
-        """Check that labels and the keys of the weights have the same type; otherwise no weight would ever be used."""
+        """Check that labels and keys of `weights` are all strings or all not. Otherwise no weight would be used."""
         if labels and self.weights and all(isinstance(one, str) for one in self.weights) != isinstance(labels[0], str):
             raise RowError(
                 f"class_weight has weights for {', '.join(map(repr, self.weights))}, but labels like {labels[0]!r}; "

@@ -31,7 +31,7 @@ _MANY_EMPTY = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Map:
-    """Applies a function to the features (and labels, if there are any) of every batch, as numpy arrays.
+    """Operation that calls a user's function with the features and labels of every batch, as numpy arrays.
 
     A batch of which the function leaves no rows is skipped.
 
@@ -49,14 +49,11 @@ class Map:
             raise InvalidTypeError(f"map takes a function, but got {self.function!r}.")
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return the mapped batches."""
+        """Return a stream of the results that the function returns for the chunks of `upstream`."""
         return _MapStream(upstream, self)
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid.
-
-        The function is not included, so that a resumed run may use a corrected one.
-        """
+        """Return "map" without the function, so that a resumed run may use a corrected function."""
         return "map"
 
 
@@ -74,7 +71,7 @@ class _MapStream(PassThroughStream):
                 return mapped
             empty += 1
             if empty == _MANY_EMPTY:
-                # Warn once, because this loop never ends if the function removes all rows of an endless input.
+                # If the function removes all rows of an endless input, this loop never ends. Warn about this once.
                 logger.warning("The function given to map has removed all rows of %d consecutive batches.", empty)
         return None
 
@@ -110,7 +107,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 
 def _pair_or_features(result: Any, features: Any) -> tuple[Any, Any]:
-    """Split the result of a function that was called with features alone into features and labels.
+    """Split the result of a function that was called without labels into features and labels (None if absent).
 
     A pair is taken as features and labels, unless the features were a pair themselves.
     """
@@ -125,7 +122,7 @@ def _kind(result: Any) -> str:
 
 
 def function_identity(function: Any) -> str:
-    """Return a hash that is equal in another run if the function and everything that it uses are the same.
+    """Return a hash of a function and everything that it uses. Equal hashes in two runs mean equal functions.
 
     The hash covers the code, defaults, closure and global values of the function, and of the functions that these refer
     to. A module is represented by its version, or by its file's time of modification if it has no version.
@@ -137,7 +134,7 @@ def function_identity(function: Any) -> str:
 
 
 def _described(value: Any, function: Any, seen: tuple[int, ...]) -> Any:
-    """Return a description of a value, made of strings, numbers, lists and tuples.
+    """Return a description of a value for hashing, made of strings, numbers, lists and tuples.
 
     Args:
         value: The value.
@@ -200,12 +197,12 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 def _constant(value: Any) -> str:
-    # Sort the elements of a set, because the order of a set of strings differs from process to process.
+    # The order of a set of strings differs from process to process, so sort the elements of a set.
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _names(code: CodeType) -> list[str]:
-    """Return the names of the globals that code reads. `co_names` would also include the names of attributes."""
+    """Return the names of the globals that a code object reads. `co_names` also includes names of attributes."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
     own = [str(one.argval) for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
     return [*own, *inner]

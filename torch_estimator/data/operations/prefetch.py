@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefetch:
-    """Reads up to `count` batches ahead in a thread; 0 does not prefetch."""
+    """Operation that reads up to `count` batches ahead in a thread. With a count of 0, no thread is used."""
 
     count: int
 
@@ -30,7 +30,7 @@ class Prefetch:
         check_count("prefetch's count", self.count, at_least=0)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream` prefetched in a thread."""
+        """Return a stream that reads `upstream` ahead in a thread; `upstream` itself if the count is 0."""
         if self.count == 0 or isinstance(upstream, PrefetchStream):
             return upstream
         return PrefetchStream(upstream, self.count)
@@ -41,7 +41,7 @@ class Prefetch:
 
 
 class PrefetchStream(Stream):
-    """Reads another stream in a thread. Its position is that of the last chunk returned, not of the last one read."""
+    """Stream that reads another stream ahead in a thread. Chunks read but not yet returned do not count as used."""
 
     def __init__(self, upstream: Stream, count: int) -> None:
         self._upstream = upstream
@@ -56,7 +56,7 @@ class PrefetchStream(Stream):
 
     def next(self) -> Chunk | None:
         if self._thread is None:
-            # Bind the upstream to a local name, because the thread must not refer to this object; see PrefetchThread.
+            # The thread must not refer to this object (see PrefetchThread), so bind the upstream to a local name.
             upstream = self._upstream
             self._thread = PrefetchThread(lambda: (upstream.next(), upstream.state()), self._count)
         chunk, self._position = self._thread.take()
@@ -81,7 +81,7 @@ class PrefetchStream(Stream):
 
 
 class PrefetchThread(Generic[T]):
-    """Calls a function repeatedly in a thread and keeps a few results. The thread ends when this object is deleted.
+    """Thread that calls a function repeatedly and queues the results. Deleting this object ends the thread.
 
     Args:
         read: Returns the next result (None at the end) and the position after it. The function must not refer to the
@@ -91,14 +91,14 @@ class PrefetchThread(Generic[T]):
 
     def __init__(self, read: Callable[[], tuple[T | None, State]], count: int) -> None:
         self._buffer: _Buffer[T] = _Buffer(count)
-        # Start a daemon thread, which does not keep the process alive if an iterator is never closed.
+        # A daemon thread does not keep the process alive if an iterator is never closed.
         self._thread = threading.Thread(target=_fill, args=(read, self._buffer), name="te-prefetch", daemon=True)
         weakref.finalize(self, self._buffer.stop)
         self._thread.start()
         _running[self._thread] = self._buffer
 
     def take(self) -> tuple[T | None, State]:
-        """Wait for the next result and return it. An exception that `read` raised is raised here."""
+        """Wait for the next result, and return it. If `read` raised an exception, raise this exception here."""
         return self._buffer.take()
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class PrefetchThread(Generic[T]):
 
 
 class _Buffer(Generic[T]):
-    """A bounded queue between two threads that also carries the end of the stream or an error."""
+    """Bounded queue from the reading thread to the consumer, which also carries the stream's end or an error."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -158,7 +158,7 @@ _running: weakref.WeakKeyDictionary[threading.Thread, _Buffer[Any]] = weakref.We
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all threads before the interpreter exits: a thread that is inside Arrow then could crash the process."""
+    """Stop all prefetch threads before the interpreter exits: a thread inside Arrow could then crash the process."""
     running = list(_running.items())
     for _, buffer in running:
         buffer.stop()
@@ -176,7 +176,7 @@ def _fill(read: Callable[[], tuple[T | None, State]], buffer: _Buffer[T]) -> Non
                 return
             if not buffer.put(item, position):
                 return
-            # Drop this reference, so that the memory of the item is freed as soon as the consumer drops its own.
+            # Drop this reference, so that the memory of the item is freed as soon as the consumer drops its reference.
             del item
     except BaseException as error:
         # Pass the error on to `take`, which raises it in the thread that asks for the next batch.

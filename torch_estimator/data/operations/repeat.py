@@ -1,4 +1,4 @@
-"""Repeating the data for several epochs."""
+"""The repeat operation: reading the data several times, or without end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_estimator.data.stream import State, Stream
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repeat:
-    """Goes through the data `count` times; None repeats without end."""
+    """Operation that reads the data `count` times, or without end if `count` is None."""
 
     count: int | None
 
@@ -21,14 +21,11 @@ class Repeat:
             check_count("repeat's count", self.count, at_least=0)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream` repeated."""
+        """Return a stream that reads `upstream` `count` times."""
         return _RepeatStream(upstream, self.count)
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid.
-
-        The count is not included, so that a resumed run may train for more epochs.
-        """
+        """Return "repeat" without the count, so that a resumed run may train for more epochs."""
         return "repeat"
 
 
@@ -36,7 +33,7 @@ class _RepeatStream(Stream):
     def __init__(self, upstream: Stream, count: int | None) -> None:
         self._upstream = upstream
         self._count = count
-        # `_outer` is the epoch of a `repeat` that follows this one, since a Dataset may be repeated several times.
+        # A Dataset may have several `repeat` operations. `_outer` is the epoch of the `repeat` that follows this one.
         self._outer = 0
         self._epoch = 0
         self._empty = True
@@ -55,7 +52,7 @@ class _RepeatStream(Stream):
                 self._empty = False
                 return chunk, count
             if self._empty:
-                # Stop after an epoch without rows, because no later epoch has rows and the loop would never end.
+                # After an epoch without rows, no later epoch has rows either. Stop, or this loop would never end.
                 break
             self._begin(self._epoch + 1)
         return None, 1

@@ -1,4 +1,4 @@
-"""Shuffling rows."""
+"""The shuffle operation, and the stream that shuffles the rows of preceding operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shuffle:
-    """Shuffles rows, in a new order every epoch.
+    """Operation that shuffles rows, in another order every epoch.
 
     If `shuffle` is the first operation, the source itself is read in random order (see `WindowStream`). Otherwise
     `ShuffleStream` shuffles the rows that the preceding operations return.
@@ -38,18 +38,15 @@ class Shuffle:
             raise InvalidValueError(f"shuffle's seed must be a whole number from 0, but got {self.seed!r}.")
 
     def shuffling(self) -> Shuffling:
-        """Return the settings of a new stream."""
+        """Return the buffer and seed for a new stream: the user's seed or, if None, the drawn seed."""
         return Shuffling(buffer=self.buffer, seed=self.drawn_seed if self.seed is None else self.seed)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream` shuffled."""
+        """Return a stream that shuffles the rows of `upstream`; `upstream` itself if the buffer is 1."""
         return upstream if self.buffer == 1 else ShuffleStream(upstream, self.shuffling())
 
     def signature(self) -> str:
-        """Return what must be unchanged for a saved position to stay valid.
-
-        This is the buffer, and the seed if the user gave one. A drawn seed is part of the position itself.
-        """
+        """Return the buffer and the user's seed as text. They must be unchanged when a position is restored."""
         return f"shuffle({self.buffer}, {self.seed})"
 
 
@@ -59,7 +56,7 @@ def draw_seed() -> int:
 
 
 class ShuffleStream(Stream):
-    """Collects chunks of another stream into windows and permutes the rows of each window."""
+    """Stream that collects the chunks of another stream into groups of `buffer` rows or more and shuffles each."""
 
     def __init__(self, upstream: Stream, shuffling: Shuffling) -> None:
         self._upstream = upstream

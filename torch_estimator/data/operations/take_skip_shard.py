@@ -1,4 +1,4 @@
-"""Parts of a stream: skip, take and shard, which count rows, or batches if they come after `batch`."""
+"""The operations skip, take and shard. They count rows, or batches if they come after `batch`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_estimator.errors import InvalidValueError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skip:
-    """Leaves out the first `count` rows, or batches."""
+    """Operation that leaves out the first `count` rows, or batches if `of_batches` is true."""
 
     count: int
     of_batches: bool
@@ -22,17 +22,17 @@ class Skip:
         check_count("skip's count", self.count, at_least=0)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream` without its beginning."""
+        """Return a stream of `upstream` without the first `count` rows or batches."""
         return _PartStream(upstream, of_batches=self.of_batches, skip=self.count)
 
     def signature(self) -> str:
-        """Return what a position depends on."""
+        """Return the count as text. It must be unchanged when a saved position is restored."""
         return f"skip({self.count})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Take:
-    """Ends after `count` rows, or batches."""
+    """Operation that keeps only the first `count` rows, or batches if `of_batches` is true."""
 
     count: int
     of_batches: bool
@@ -41,17 +41,17 @@ class Take:
         check_count("take's count", self.count, at_least=0)
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return the beginning of `upstream`."""
+        """Return a stream of the first `count` rows or batches of `upstream`."""
         return _PartStream(upstream, of_batches=self.of_batches, stop=self.count)
 
     def signature(self) -> str:
-        """Return what a position depends on."""
+        """Return the count as text. It must be unchanged when a saved position is restored."""
         return f"take({self.count})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """Keeps every ``num_shards``-th row, or batch, beginning with number `index`, as in tf.data."""
+    """Operation that keeps every ``num_shards``-th row from `index` on, or batch if `of_batches` is true."""
 
     num_shards: int
     index: int
@@ -66,16 +66,16 @@ class Shard:
             )
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return the shard of `upstream`."""
+        """Return a stream of every ``num_shards``-th row or batch of `upstream`, from number `index` on."""
         return _PartStream(upstream, of_batches=self.of_batches, skip=self.index, step=self.num_shards)
 
     def signature(self) -> str:
-        """Return what a position depends on."""
+        """Return both settings as text. They must be unchanged when a saved position is restored."""
         return f"shard({self.num_shards}, {self.index})"
 
 
 class _PartStream(Stream):
-    """Stream of the elements ``skip``, ``skip + step``, ... before ``stop``; an element is a row or a whole chunk."""
+    """Stream of the elements ``skip``, ``skip + step``, ... before ``stop``. An element is a row or a whole chunk."""
 
     def __init__(
         self, upstream: Stream, *, of_batches: bool, skip: int = 0, step: int = 1, stop: int | None = None
@@ -127,7 +127,7 @@ class _PartStream(Stream):
         self._upstream.close()
 
     def _part(self, chunk: Chunk) -> Chunk | None:
-        """Return the elements of a chunk to keep, or None if there are none."""
+        """Return the rows of a chunk that this stream keeps, or None if it keeps none."""
         seen = self._seen
         elements = 1 if self._of_batches else chunk.rows
         self._seen += elements

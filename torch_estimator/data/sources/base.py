@@ -1,4 +1,4 @@
-"""The protocol of sources: rows in numbered ranges that a pipeline reads in any order.
+"""The interface of data sources. A source divides its rows into numbered ranges, which can be read in any order.
 
 A new source is one file with two classes. A `Source` holds the user's arguments; a `Reader` is the opened source.
 `Dataset.from_source` takes the Source. `tests/data/test_own_source.py` has a complete example.
@@ -25,7 +25,7 @@ Required = dict[str, pa.DataType | None] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadRequest:
-    """What a pipeline needs from a source.
+    """Columns, types and labels that a pipeline asks a source to read.
 
     A source may ignore every attribute but `label`: the pipeline picks the columns that it needs from a chunk. Reading
     only these columns, in the requested types, is faster.
@@ -49,7 +49,7 @@ class ReadRequest:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def names(self, available: Sequence[str]) -> list[str] | None:
-        """Return the feature columns to read, including required ones that the source lacks; None for all."""
+        """Return the feature columns to read, also required columns that the source lacks; None for all columns."""
         if self.columns is None:
             return None
         wanted = [name for name in self.columns if name in available or name not in self.optional]
@@ -57,7 +57,7 @@ class ReadRequest:
         return list(dict.fromkeys((*wanted, *more)))
 
     def missing_integers(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Return the integers that replace missing ones, by feature column.
+        """Return, by feature column, the integer that replaces missing integers.
 
         Args:
             given: Integers by column from the source's schema; they take precedence over those of the request.
@@ -71,7 +71,7 @@ class ReadRequest:
 
 
 class Reader(ABC):
-    """An open source: its rows are divided into ranges, which are numbered from 0.
+    """Opened source. Its rows are divided into ranges, which are numbered from 0 and can be read in any order.
 
     Small ranges let a pipeline shuffle well, since it reads a random choice of ranges at a time. Many ranges are read
     in one call.
@@ -88,7 +88,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, ranges: Array) -> Chunk:
-        """Return the rows of some ranges.
+        """Return the rows of some ranges as one chunk.
 
         Args:
             ranges: Numbers of the ranges, integers ``[n]``; rows come in this order.
@@ -96,10 +96,12 @@ class Reader(ABC):
 
     @abstractmethod
     def signature(self) -> Signature:
-        """Return what must be unchanged for a saved position to stay valid, with the source's kind as ``"source"``."""
+        """Return what must be equal when a saved position is restored. ``"source"`` names the kind of source."""
 
     def identity(self) -> Signature:
-        """Return JSON that is equal in two runs only if both read exactly the same values, for caches in files.
+        """Return a dict that is equal in two runs only if both runs read the same values. File caches compare it.
+
+        JSON can represent the values of the dict.
 
         Raises:
             InvalidValueError: The source cannot compare its values between runs, which is the default.
@@ -111,7 +113,7 @@ class Reader(ABC):
 
 
 class Source(Protocol):
-    """Source of a Dataset's rows."""
+    """Protocol of a Dataset's source: an object that holds the user's arguments and opens a `Reader`."""
 
     def open(self, request: ReadRequest) -> Reader:
-        """Return a reader. This looks at files, columns and types, but does not read all data."""
+        """Return a reader for a request. Opening looks at files, columns and types, but does not read all data."""

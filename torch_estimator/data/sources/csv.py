@@ -1,4 +1,4 @@
-"""CSV files as a source: read in ranges of whole lines, parsed by Arrow a window at a time."""
+"""CSV files as a source of rows. Ranges of whole lines are read, and Arrow parses many ranges at once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CsvSource:
-    """CSV files, one record a line.
+    """Source of rows from CSV files with one record per line.
 
     Attributes:
         patterns: Paths, URLs and globs.
@@ -72,7 +72,7 @@ class CsvSource:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, request: ReadRequest) -> Reader:
-        """Find the files, and choose columns and types.
+        """Open the files, choose columns and types, and return a reader.
 
         Raises:
             DataError: There is no file or no row, a file is empty, headers differ, or a column is missing.
@@ -90,7 +90,7 @@ class CsvSource:
         return reader
 
     def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
-        """Return the position at which the rows of each file begin, and the names of the columns."""
+        """Return the byte position at which the rows of each file begin, and the column names of all files."""
         starts: list[int] = []
         names = self.column_names
         for file in opened:
@@ -125,7 +125,7 @@ def csv_source(
     quote_char: str | None,
     list_separator: str | None,
 ) -> Source:
-    """Check the arguments of `Dataset.from_csv` and return its source."""
+    """Check the arguments of `Dataset.from_csv`, and return a source of the files' rows."""
     known = None if names is None else column_names("column_names", names)
     has_header = known is None if header is None else header
     if schema is not None:
@@ -141,7 +141,8 @@ def csv_source(
         raise InvalidValueError("CSV files without a header need column_names.")
     by_default = {name: _unwrapped(value) for name, value in by_column(defaults, "defaults", selected or known).items()}
     types = by_column(column_types, "column_types", known)
-    # Take a type in place of a default as the column's type: as in tf.data's column_defaults, a value is then required.
+    # As in tf.data's column_defaults, an entry of `defaults` may be a type. It becomes the column's type, and the
+    # column has no default: a missing value is an error.
     types |= {name: value for name, value in by_default.items() if isinstance(value, type) and name not in types}
     return CsvSource(
         patterns=as_patterns(files),
@@ -196,12 +197,12 @@ class _CsvReader(Reader):
         except RowError as error:
             raise self._locator(pieces).row_error(error) from error
         rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
-        # Read the range again to locate a row, so that a chunk does not keep the text of its rows.
+        # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
         chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
         return self._request.labelled(chunk)
 
     def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
-        """Check that no column of integers would be read as floats because int64 cannot hold some of the first rows.
+        """Check that no column of integers was inferred as floats because int64 cannot hold its values.
 
         Args:
             pieces: The first rows.

@@ -47,11 +47,11 @@ class CsvFormat:
         return self._split(line)[1]
 
     def open_quote_problem(self) -> str:
-        """Return the message about a line whose last field is open."""
+        """Return the error message for a line whose last field has an opening quote and no closing one."""
         return f"a quoted field ({self.quote_char}) does not end on this line; a field cannot hold a newline"
 
     def joins_lines(self, data: bytes, rows: int) -> bool:
-        """Return whether Arrow took a newline as part of a quoted field.
+        """Return whether a quoted field does not end on its line, so that Arrow may join lines to one row.
 
         Args:
             data: Whole lines.
@@ -59,10 +59,10 @@ class CsvFormat:
         """
         if self.quote_char is None or self.quote_char.encode() not in data:
             return False
-        # Count line ends first: this is fast, and suffices for data without blank lines, which is the common case.
+        # Count line ends first, because this is fast and suffices for the common case, data without blank lines.
         if rows != _count_line_ends(data) and rows != count_filled(data):
             return True
-        # Check the last line, too: an open field there joins no lines, so the counts agree, but the line is an error.
+        # An open field on the last line joins no lines, so the counts agree. Check the last line separately.
         return self.is_open(_last_filled(data).decode("latin-1"))
 
     def _split(self, line: str) -> tuple[list[str], bool]:
@@ -73,7 +73,7 @@ class CsvFormat:
         start = 0
         while True:
             value = ""
-            # Look for a quote at the very beginning of the field, because only there it has a special meaning.
+            # A quote has a special meaning only at the very beginning of a field.
             if text.startswith(quote, start):
                 end = text.find(quote, start + 1)
                 while end >= 0 and text.startswith(quote, end + 1):
@@ -90,7 +90,7 @@ class CsvFormat:
 
 
 def _count_line_ends(data: bytes) -> int:
-    # Use numpy, which is several times faster here than bytes.count.
+    # Count with numpy, which is several times faster here than bytes.count.
     array = np.frombuffer(data, np.uint8)
     ends = np.count_nonzero(array == _NEWLINE)
     if b"\r" in data:
@@ -101,7 +101,7 @@ def _count_line_ends(data: bytes) -> int:
 
 
 def _last_filled(data: bytes) -> bytes:
-    """Return the last line that is not blank."""
+    """Return the last line of `data` that is not blank."""
     stop = len(data)
     while stop and data[stop - 1] in b"\r\n":
         stop -= 1
@@ -110,5 +110,5 @@ def _last_filled(data: bytes) -> bytes:
 
 
 def count_filled(data: bytes) -> int:
-    """Return the number of lines that are not blank. As in Arrow's parser, a carriage return also ends a line."""
+    """Return the number of lines in `data` that are not blank. A carriage return ends a line, as in Arrow's parser."""
     return sum(map(bool, data.splitlines()))

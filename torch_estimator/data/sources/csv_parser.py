@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,4000}")
 
 
 class CsvParser:
-    """Parses lines, without a header, into Arrow arrays. Strings are dictionary encoded, missing numbers are null."""
+    """Parser of CSV lines into Arrow arrays. Strings are dictionary encoded, and missing numbers are null."""
 
     def __init__(self, schema: CsvSchema) -> None:
         self.schema = schema
@@ -35,7 +35,7 @@ class CsvParser:
         self._convert_options = _convert_options(schema.types)
 
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
-        """Parse lines and return their columns.
+        """Parse CSV lines (without a header), and return an Arrow array per column.
 
         Args:
             data: Whole lines.
@@ -58,11 +58,11 @@ class CsvParser:
         return {name: self._checked(_one_array(table.column(name)), name) for name in types}
 
     def count_rows(self, data: bytes | memoryview) -> int:
-        """Return the number of lines that Arrow reads as rows, which are those that are not blank."""
+        """Return the number of lines that are not blank. Arrow reads these lines as rows."""
         return count_filled(bytes(data))
 
     def check_inferred(self, sample: bytes) -> None:
-        """Check that columns whose type was inferred as float do not hold large integers.
+        """Check that no column whose type was inferred as float holds integers beyond int64.
 
         Arrow infers float64 for integers beyond int64, so that ids would silently lose their last digits.
 
@@ -80,7 +80,7 @@ class CsvParser:
             check_integers([_as_integer(text) for text in texts.column(name).to_pylist()], name, cure)
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return a message about a line that cannot be parsed.
+        """Return an error message about a CSV line that cannot be parsed.
 
         Args:
             line: The line.
@@ -116,7 +116,7 @@ class CsvParser:
 def infer_types(
     form: CsvFormat, names: Sequence[str], columns: Sequence[str], sample: bytes
 ) -> Mapping[str, pa.DataType]:
-    """Return the types that Arrow infers for columns.
+    """Return the types that Arrow infers for some columns from the first lines of the files.
 
     Args:
         form: Format of the lines.
@@ -132,13 +132,13 @@ def infer_types(
     try:
         table = _read(sample, names, _parse_options(form), options)
     except pa.ArrowInvalid:
-        # Return any types: the reader will parse the same lines again, and its error names the line.
+        # The lines cannot be parsed. Return any types: the reader parses the lines again and raises a full error.
         return {name: pa.string() for name in columns}
     return {name: table.schema.field(name).type for name in columns}
 
 
 def split_lists(fields: pa.DictionaryArray, separator: str, value_type: pa.DataType, name: str) -> pa.ListArray:
-    """Split text fields into lists. An empty field becomes an empty list.
+    """Split the text fields of a CSV column into lists. An empty field becomes an empty list.
 
     Args:
         fields: The fields, dictionary encoded, so that equal fields are split once.
@@ -183,7 +183,7 @@ def _can_cast(text: str, value_type: pa.DataType) -> bool:
 
 
 def _as_integer(text: str) -> int | float | None:
-    """Convert a text that is an integer to `int`, any other number or text to 0.5, and an empty text to None."""
+    """Convert text for `check_integers`: an integer to `int`, empty text to None, and any other text to 0.5."""
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
     return 0.5 if text else None
@@ -202,7 +202,7 @@ def _shorten(value: str) -> str:
 
 
 def _is_blank(data: bytes | memoryview) -> bool:
-    # Look at the first bytes first: they nearly always show that the data is not blank, without a copy of all of it.
+    # Look at the first bytes first. They nearly always show that the data is not blank, so no copy is needed.
     return not bytes(data[:64]).strip() and not bytes(data).strip()
 
 
@@ -238,5 +238,5 @@ def _convert_options(types: Mapping[str, pa.DataType]) -> arrow_csv.ConvertOptio
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     array = arrow.one_array(column)
-    # Restore the index type, because joining several chunks may widen the indices of dictionary-encoded strings.
+    # Joining several chunks may widen the indices of dictionary-encoded strings, so restore the index type.
     return array.cast(STRINGS) if pa.types.is_dictionary(array.type) and column.num_chunks != 1 else array

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvSchema:
-    """What to read from CSV files and how.
+    """Columns to read from CSV files, with their types and defaults, and the format of the lines.
 
     Attributes:
         format: Format of the lines.
@@ -47,7 +47,7 @@ class CsvSchema:
 
 
 def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
-    """Return the names in a header.
+    """Return the column names in the header line of a CSV file.
 
     Args:
         line: First line of the file.
@@ -75,7 +75,7 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
 def resolve_schema(
     source: CsvSource, request: ReadRequest, names: tuple[str, ...], *, where: str, sample: bytes
 ) -> CsvSchema:
-    """Choose the columns to read and their types.
+    """Choose the columns to read from CSV files, and the types and defaults of these columns.
 
     The type of a column is the type that the user gave, else the type that the model reads, else the type of the
     default, else the type that is inferred from the first rows.
@@ -104,7 +104,7 @@ def resolve_schema(
                 f"column {name!r} holds lists, but a field of CSV holds one value; give from_csv(list_separator=...) "
                 "what stands between the values of a list, such as '|', or use Parquet or JSON."
             )
-        # Read the column as text, which `split_lists` splits afterwards.
+        # Read the column as text. `split_lists` splits the text into lists afterwards.
         types[name] = STRINGS
     unknown = [name for name, kind in types.items() if kind is None]
     lines = max(len(sample.splitlines()), 1)

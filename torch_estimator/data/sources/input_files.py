@@ -1,4 +1,4 @@
-"""Input files: finding them, reading bytes at any position, and recognizing them in another run."""
+"""Input files: expanding globs, reading bytes at any position, and recognizing the same files in another run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_NAMED = 3
 
 
 def as_patterns(given: Files) -> tuple[str, ...]:
-    """Return the argument `files` of a Dataset's method (paths, URLs or globs) as a tuple of strings.
+    """Convert the argument `files` of a `Dataset` method (paths, URLs or globs) to a tuple of strings.
 
     Raises:
         InvalidTypeError: The argument is something else.
@@ -114,7 +114,7 @@ class ByteFile(ABC):
 
 
 def open_byte_file(url: str, *, unpack: bool = True) -> ByteFile:
-    """Open a file.
+    """Open a local or remote file for reading at any position.
 
     Args:
         url: Path or URL.
@@ -161,7 +161,7 @@ class _LocalFile(ByteFile):
         return self.read_many([(start, stop)])[0]
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        # Open the file for every call, because a data set may have more files than a process may keep open.
+        # Open the file anew for every call, because a data set may have more files than a process may keep open.
         with _reading(self.url):
             descriptor = os.open(self.url, os.O_RDONLY)
         try:
@@ -171,7 +171,7 @@ class _LocalFile(ByteFile):
 
 
 class _RemoteFile(ByteFile):
-    # Use longer ranges than for local files, because every range is a request to a server.
+    # Every range is a request to a server, so the ranges are longer than in local files.
     range_bytes = 2**20
 
     def __init__(self, url: str) -> None:
@@ -220,12 +220,12 @@ def _opened(url: str) -> BinaryIO:
 
 
 def _decompress(file: BinaryIO, descriptor: int) -> int:
-    """Write the decompressed content of a gzip file; return its length in bytes."""
+    """Decompress a gzip file into the open file `descriptor`. Return the number of bytes written."""
     written = 0
     unpacker: Any = None
     while data := file.read(_COPY_BYTES):
-        # Decompress one member after the other, since a gzip file may hold several. Zero bytes after the last member
-        # are padding.
+        # A gzip file may hold several members (compressed streams), so decompress one after the other. Zero bytes
+        # after a member are padding.
         while data:
             unpacker = unpacker or zlib.decompressobj(wbits=31)
             unpacked = unpacker.decompress(data)
@@ -272,7 +272,7 @@ class FileIdentity(NamedTuple):
 
 
 def identify(file: ByteFile | str) -> FileIdentity:
-    """Return the identity of a file.
+    """Return the name, length and hash by which a saved position identifies a file.
 
     Args:
         file: The open file, or its path or URL.
@@ -288,7 +288,7 @@ def identify(file: ByteFile | str) -> FileIdentity:
 
 
 def file_version(url: str) -> Any:
-    """Return JSON that changes when a file is written.
+    """Return a value that changes when a file is written: path, size and time, or a key from the server.
 
     Raises:
         DataError: The file cannot be read.
@@ -306,7 +306,7 @@ def file_version(url: str) -> Any:
 
 
 def files_signature(identities: Sequence[FileIdentity]) -> dict[str, Any]:
-    """Return JSON that must be unchanged for a position in some files to stay valid; small even for very many files."""
+    """Return what a saved position stores about its files: their number, the first identities, and a hash of all."""
     return {
         "count": len(identities),
         "first": [list(identity) for identity in identities[:_MAX_KEPT]],
@@ -315,7 +315,7 @@ def files_signature(identities: Sequence[FileIdentity]) -> dict[str, Any]:
 
 
 def files_difference(saved: Any, own: dict[str, Any]) -> str:
-    """Return a clause that says how the files of a saved position differ from those of this input.
+    """Return a clause that says how the files of a saved position differ from the files of this input.
 
     Args:
         saved: Result of `files_signature` when the position was saved.

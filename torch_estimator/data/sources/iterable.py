@@ -18,7 +18,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class IterableSource:
-    """An iterable of batches: features, or pairs (features, labels).
+    """Source of batches from a Python iterable. A batch is features, or a pair (features, labels).
 
     Attributes:
         iterable: The iterable, or a function that returns a new one for every pass.
@@ -33,17 +33,17 @@ class IterableSource:
             )
 
     def stream(self, *, own_random: bool = False) -> IterableStream:
-        """Return the batches as a stream; see `IterableStream`."""
+        """Return a stream of the batches. `own_random` has the same meaning as in `IterableStream`."""
         return IterableStream(self.iterable, own_random=own_random)
 
     def signature(self) -> Signature:
-        """Return what must be unchanged for a saved position to stay valid."""
+        """Return the kind of iterable, which must be the same when a saved position is restored."""
         kind = "function" if callable(self.iterable) else type(self.iterable).__name__
         return {"source": kind}
 
 
 class IterableStream(Stream):
-    """The batches of an iterable. The position is a number of batches; to restore it, a new iterator skips as many.
+    """Stream of an iterable's batches. A position is a number of batches, and `restore` skips that many batches.
 
     The batches of a DataLoader also depend on the states of random generators at the beginning of the pass: torch's
     global generator, and the generators given to the DataLoader or its samplers. These states are part of the position.
@@ -63,11 +63,11 @@ class IterableStream(Stream):
         self.from_loader = isinstance(self._next_pass, DataLoader)
         self._iterator: Iterator[Any] | None = None
         self._taken = 0
-        # These are the states at the beginning of the current pass: of torch's global generator, and of the
-        # DataLoader's own generators.
+        # `_random` is the state of torch's global generator at the beginning of the current pass over the data.
+        # `_generators` has the states of the DataLoader's own generators at that time.
         self._random: str | None = None
         self._generators: list[str] = []
-        # `_own` is the state of the copy of torch's global generator, if there is one.
+        # `_own` is the state of this stream's copy of torch's global generator, or None if there is no copy.
         self._own: torch.Tensor | None = None
         if own_random and self.from_loader:
             self._own = torch.get_rng_state()
@@ -78,7 +78,7 @@ class IterableStream(Stream):
 
     def next(self) -> Chunk | None:
         while (chunk := self._next_chunk()) is not None:
-            # Skip batches without rows, because a stream returns only chunks with at least one row.
+            # Skip batches without rows, because a stream must return chunks with at least one row.
             if chunk.rows:
                 return chunk
         return None
@@ -131,7 +131,7 @@ class IterableStream(Stream):
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """Let the body draw from the copy of torch's global generator, if there is one."""
+        """Let the ``with`` block draw from this stream's copy of torch's global generator, if there is a copy."""
         if self._own is None:
             yield
             return
@@ -160,7 +160,7 @@ class IterableStream(Stream):
                 )
 
     def _new_pass(self, generators: list[str] | None = None) -> Iterator[Any]:
-        """Return a new iterator.
+        """Start another pass over the iterable, and return its iterator.
 
         Args:
             generators: States to which the DataLoader's own generators are set; None or empty leaves them unchanged.

@@ -1,4 +1,4 @@
-"""Files of JSON lines as a source: read in ranges of whole lines, parsed by Arrow a window at a time."""
+"""Files of JSON lines as a source of rows. Ranges of lines are read, and Arrow parses many ranges at once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from torch_estimator.errors import DataError, InvalidValueError, RowError
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JsonSource:
-    """Files of JSON objects, one a line.
+    """Source of rows from files with one JSON object per line.
 
     Attributes:
         patterns: Paths, URLs and globs.
@@ -66,7 +66,7 @@ class JsonSource:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, request: ReadRequest) -> Reader:
-        """Find the files, and choose columns and types.
+        """Open the files, choose columns and types, and return a reader.
 
         Raises:
             DataError: There is no file or no row, a column is missing, or the first lines cannot be read.
@@ -92,7 +92,7 @@ class JsonSource:
     def _check_inferred(
         self, types: Mapping[str, pa.DataType], request: ReadRequest, sample: bytes, locator: LineLocator
     ) -> None:
-        """Check that no column of integers would be read as floats because int64 cannot hold some of the first rows."""
+        """Check that no column of integers was inferred as floats because int64 cannot hold its values."""
         declared = {*self.column_types, *(request.columns or ())}
         values = {name: kind.value_type if is_list_type(kind) else kind for name, kind in types.items()}
         floats = [name for name, kind in values.items() if pa.types.is_floating(kind) and name not in declared]
@@ -110,7 +110,7 @@ class JsonSource:
                 raise DataError(f"column {label!r} is the label, so that it cannot be a feature, too.")
         names = [*([name for name in selected if name not in labels] if names is None else names), *labels]
         for name in (*names, *self.column_types):
-            # Accept a key that the first rows lack if it has a default: the key may be rare.
+            # A rare key may not occur in the first rows. Accept such a key if the user gave a default for it.
             if (name not in found and name not in self.defaults) or (name not in selected and name not in labels):
                 raise missing_column(name, where, found)
         return {name: self._type(name, request, found.get(name)) for name in names}
@@ -125,7 +125,7 @@ class JsonSource:
             kind = request.columns[name]
             if is_list_type(kind):
                 return kind
-            # Read booleans as booleans even if the model asks for numbers, because its columns take them as numbers.
+            # Read booleans as booleans even if the model asks for numbers, because the model accepts both.
             is_bool = found is not None and pa.types.is_boolean(found) and not pa.types.is_string(kind)
             known = pa.bool_() if is_bool else as_arrow_type(kind, name)
         if found is not None and (pa.types.is_struct(found) or _holds_nested(found)):
@@ -148,7 +148,7 @@ def json_source(
     defaults: Mapping[str, Any] | None,
     label: LabelColumns | None,
 ) -> Source:
-    """Check the arguments of `Dataset.from_json` and return its source."""
+    """Check the arguments of `Dataset.from_json`, and return a source of the files' rows."""
     types = {name: as_column_type(kind, name) for name, kind in by_column(column_types, "column_types", None).items()}
     if schema is not None:
         if types or select_columns is not None:
@@ -201,7 +201,7 @@ class _JsonReader(Reader):
         except RowError as error:
             raise self._locator(pieces).row_error(error) from error
         rows = len(next(iter(arrays.values()))) if arrays else 0
-        # Read the range again to locate a row, so that a chunk does not keep the text of its rows.
+        # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
         chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
         return self._request.labelled(chunk)
 

@@ -25,7 +25,7 @@ BLANK = b" \t\r\n"
 
 
 class JsonParser:
-    """Parses JSON lines into Arrow arrays; missing values are null.
+    """Parser of JSON lines into Arrow arrays. Missing values are null.
 
     Attributes:
         types: The columns to read and their types.
@@ -38,7 +38,7 @@ class JsonParser:
         self._schema = pa.schema({name: _parsed_as(kind) for name, kind in types.items()})
 
     def parse(self, data: bytes, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
-        """Parse lines and return their columns.
+        """Parse JSON lines, and return an Arrow array per column.
 
         Args:
             data: Whole lines.
@@ -54,7 +54,7 @@ class JsonParser:
         return {name: self._checked(arrow.one_array(table.column(name)), name) for name in names}
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return a message about a line that cannot be parsed.
+        """Return an error message about a JSON line that cannot be parsed.
 
         Args:
             line: The line.
@@ -83,7 +83,7 @@ class JsonParser:
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
         values = array.flatten() if is_list_type(array.type) else array
         if pa.types.is_string(values.type):
-            # Validate strings here, because Arrow's parser does not check that they are UTF-8.
+            # Arrow's parser does not check that strings are UTF-8, so validate them here.
             values.validate(full=True)
         if pa.types.is_floating(values.type) and not is_nan(self._defaults.get(name)) and not is_finite(values):
             raise pa.ArrowInvalid(f"A number of column {name} is not finite")
@@ -92,7 +92,7 @@ class JsonParser:
 
 
 def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return the keys in some lines and the Arrow types of their values.
+    """Return the keys of the JSON objects in some lines, with the Arrow types of their values.
 
     Args:
         data: The lines.
@@ -107,13 +107,13 @@ def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str,
         names = table.column_names
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid("A key is not UTF-8") from error
-    # Leave out columns without values, because Arrow also returns a column for a known key that no line has.
+    # Arrow also returns a column for a known key that no line has. Leave out such columns.
     found = (name for name in names if name not in known or table.column(name).null_count < len(table))
     return {name: table.schema.field(name).type for name in found}
 
 
 def check_inferred_floats(data: bytes, columns: Sequence[str]) -> None:
-    """Check that columns that are inferred as floats do not hold integers beyond int64.
+    """Check that no column whose type was inferred as float holds integers beyond int64.
 
     Args:
         data: The lines.
@@ -139,11 +139,11 @@ def check_inferred_floats(data: bytes, columns: Sequence[str]) -> None:
 
 def _as_python(line: str) -> dict[str, Any]:
     try:
-        # Cut off long numbers, because Python refuses to convert thousands of digits. The first digits suffice to see
-        # that a number is large.
+        # Cut off long numbers, because Python refuses to convert thousands of digits. The first 1000 digits suffice
+        # to see that a number is large.
         row: dict[str, Any] = json.loads(line, parse_int=lambda digits: int(digits[:_MAX_DIGITS]))
     except ValueError:
-        # Ignore the line: Arrow accepts some texts that Python does not, such as the number Inf.
+        # Arrow accepts some texts that Python does not, such as the number Inf. Ignore such a line here.
         return {}
     return row
 
@@ -170,7 +170,7 @@ def _check_lines(data: bytes) -> int:
     Raises:
         pyarrow.ArrowInvalid: A line does not begin and end with braces, or nests deeper than `MOST_DEPTH`.
     """
-    # Use numpy, because a loop over the lines in Python takes half as long as parsing them.
+    # Use numpy, because a Python loop over the lines would take half as long as parsing them.
     characters = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(characters == ord("\n")) + 1
     if not data.endswith(b"\n"):
@@ -188,7 +188,7 @@ def _check_lines(data: bytes) -> int:
 
 
 def _check_depth(data: bytes, characters: Array, begins: Array, ends: Array) -> None:
-    # Set the bit 0x20, the only one in which "[" and "{" differ, so that one comparison finds both.
+    # "[" and "{" differ only in the bit 0x20. Set this bit, so that one comparison finds both.
     opens = (characters | 0x20) == ord("{")
     if np.count_nonzero(opens) <= MOST_DEPTH + len(begins):
         return
@@ -199,8 +199,8 @@ def _check_depth(data: bytes, characters: Array, begins: Array, ends: Array) -> 
 
 
 def _may_be_deep(line: bytes) -> bool:
-    """Return whether a line may be nested too deeply. This takes a tenth of the time of `too_deep_at`."""
-    # Remove escaped backslashes first and then escaped quotes, so that a quote after an escaped backslash is kept.
+    """Return whether a line may be nested too deeply. This quick test is ten times faster than `too_deep_at`."""
+    # Remove escaped backslashes before escaped quotes, so that a quote after an escaped backslash is kept.
     characters = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     quoted = np.bitwise_xor.accumulate((characters == ord('"')).view(np.uint8))
     kinds = (characters | 0x20)[quoted == 0]
@@ -222,6 +222,6 @@ def _in_words(kind: pa.DataType) -> str:
 
 
 def _shorten(value: Any) -> str:
-    # Escape half surrogate pairs, which JSON can hold but UTF-8 cannot encode.
+    # Escape half surrogate pairs: JSON can hold them, but UTF-8 cannot encode them.
     text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -25,7 +25,7 @@ _MAX_RANGES = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MemorySource:
-    """Columns in memory.
+    """Source of rows from columns in memory.
 
     Attributes:
         features: A column, or a dict or tuple of columns.
@@ -41,7 +41,7 @@ class MemorySource:
         """Return a reader of the requested columns."""
         features, labels, label_column = self.features, self.labels, None
         if isinstance(features, dict):
-            features = self._complete(request)
+            features = self._replace_missing_integers(request)
         if request.label is not None:
             label_column = request.label.label_column
             features, labels = self._with_label(features, request.label)
@@ -53,8 +53,8 @@ class MemorySource:
             features = {name: features[name] for name in names}
         return _MemoryReader(features, labels, self.rows, label_column)
 
-    def _complete(self, request: ReadRequest) -> dict[str, Column]:
-        """Return the features, with missing integers replaced in the columns that the request reads."""
+    def _replace_missing_integers(self, request: ReadRequest) -> dict[str, Column]:
+        """Return the features. Replace missing integers in the columns to read, or raise an error if not allowed."""
         replacements = request.missing_integers({})
         labels = request.label.columns if request.label is not None else ()
         names = request.names(list(self.features))
@@ -85,7 +85,7 @@ class MemorySource:
 
 
 def memory_source(features: Any, labels: Any = None) -> MemorySource:
-    """Return a source of arrays.
+    """Convert arrays in memory to columns, and return a source of their rows.
 
     Args:
         features: An array, or a dict or tuple of arrays: numpy, torch, Arrow, pandas or lists, rows first.
@@ -111,7 +111,7 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
 
 
 def _named_column(value: Any, name: str) -> Any:
-    """Convert a value to a column with missing integers kept, or to a structure of columns.
+    """Convert a feature to a column, or a dict or tuple of features to columns. Missing integers stay missing.
 
     Missing integers are kept, because only the model knows whether they are allowed; see `ReadRequest.missing`.
     """
@@ -164,7 +164,7 @@ class _MemoryReader(Reader):
         return [*tree.leaves(self._features), *tree.leaves(self._labels)]
 
     def _indices(self, ranges: Array) -> slice | Array:
-        """Return the rows of some ranges: a slice, which needs no copy, if the ranges are consecutive."""
+        """Return the row numbers of some ranges: a slice, to avoid a copy, for consecutive ranges, else an array."""
         if len(ranges) and (np.diff(ranges) == 1).all():
             return slice(int(ranges[0]) * self._range, min((int(ranges[-1]) + 1) * self._range, self._rows))
         if self._range == 1:
@@ -192,7 +192,7 @@ def is_series(value: object) -> bool:
 
 
 def frame_columns(frame: Any) -> dict[str, Column]:
-    """Return the columns of a DataFrame; its index is dropped.
+    """Return the columns of a pandas DataFrame by name. The index is not included.
 
     Raises:
         InvalidTypeError: `frame` is not a DataFrame.
@@ -209,7 +209,7 @@ def frame_columns(frame: Any) -> dict[str, Column]:
 
 
 def series_column(series: Any, name: str) -> Column:
-    """Return a Series as a column: missing strings become empty, NaNs stay, missing integers stay missing.
+    """Convert a pandas Series to a column. Missing strings become ''; NaN and missing integers stay.
 
     Raises:
         DataError: A value of nullable floats is missing, or strings and numbers are mixed.

@@ -1,4 +1,4 @@
-"""Parquet files as a source: whole row groups are read if rows are shuffled, else slices of row groups."""
+"""Parquet files as a source of rows. Row groups are read whole if rows are shuffled, else in slices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SLICE_ROWS = 65_536
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ParquetSource:
-    """Parquet files.
+    """Source of rows from Parquet files.
 
     Attributes:
         patterns: Paths, URLs and globs.
@@ -53,7 +53,7 @@ class ParquetSource:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, request: ReadRequest) -> Reader:
-        """Read the files' metadata, and choose columns.
+        """Read the metadata of the files, choose the columns, and return a reader.
 
         Raises:
             DataError: There is no file or no row, a file cannot be read, or a column is missing.
@@ -96,7 +96,7 @@ def parquet_source(
     defaults: Mapping[str, Any] | None,
     label: LabelColumns | None,
 ) -> Source:
-    """Check the arguments of `Dataset.from_parquet` and return its source."""
+    """Check the arguments of `Dataset.from_parquet`, and return a source of the files' rows."""
     types = {} if schema is None else schema_types(schema)
     if schema is not None:
         if columns is not None:
@@ -115,7 +115,7 @@ def parquet_source(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Some consecutive rows of a row group.
+    """Consecutive rows of one row group in a Parquet file.
 
     Attributes:
         url: The file.
@@ -134,7 +134,7 @@ class _Group:
     bytes: int
 
     def slices(self) -> Iterator[_Group]:
-        """Yield the same rows in smaller parts."""
+        """Yield the same rows in slices of at most 65,536 rows."""
         for start in range(0, self.rows, _SLICE_ROWS):
             rows = min(_SLICE_ROWS, self.rows - start)
             yield _Group(
@@ -198,13 +198,13 @@ class _ParquetReader(Reader):
         return self._request.labelled(chunk)
 
     def _row_group(self, group: _Group) -> pa.Table:
-        # Keep the decoded row group for the next call, because consecutive ranges are slices of the same row group.
+        # Keep the decoded row group for the next call, which often reads another slice of the same row group.
         key = (group.url, group.group)
         if self._table is None or self._table[0] != key:
             self._table = None
             with _opened(group.url, self._texts[group.url]) as file:
                 table = file.read_row_group(group.group, columns=list(self._names), use_threads=False)
-                # Validate the table, because reading does not check that strings are UTF-8, nor that indices are within
+                # Validate the table, because reading checks neither that strings are UTF-8 nor that indices are within
                 # their dictionary.
                 table.validate(full=True)
             self._table = key, table
@@ -227,7 +227,7 @@ class _ParquetReader(Reader):
 
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    # Convert to the value type of a dictionary type, since `from_arrow` dictionary encodes strings.
+    # For a dictionary type, convert to the type of its values, since `from_arrow` dictionary encodes strings later.
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if isinstance(array, pa.DictionaryArray):
         if array.type.value_type == kind:
@@ -242,7 +242,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 @contextmanager
 def _opened(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a file.
+    """Open a local or remote Parquet file.
 
     Args:
         url: Path or URL.

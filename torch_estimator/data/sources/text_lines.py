@@ -1,4 +1,4 @@
-"""Text files read in ranges of whole lines, and errors that name a line.
+"""Text files: reading ranges of whole lines, and errors that name the file and line.
 
 The CSV and JSON sources share this module: random access by ranges, and the search for the line that a parser refused.
 """
@@ -68,7 +68,7 @@ class LineRanges:
         return len(self._file)
 
     def read(self, ranges: Array) -> list[Piece]:
-        """Return the lines of some ranges. Neighboring ranges are read at once and returned as one piece.
+        """Return the lines of some ranges. The lines of neighboring ranges are read at once, as one `Piece`.
 
         Args:
             ranges: Numbers of the ranges, in the order in which their lines are returned.
@@ -84,7 +84,7 @@ class LineRanges:
         return [piece for piece in pieces if piece is not None and len(piece.data)]
 
     def sample(self) -> list[Piece]:
-        """Return the lines of the first range that has a line that is not blank; an empty list if there is none."""
+        """Return the lines of the first range with a line that is not blank. If there is none, return no lines."""
         for number in range(len(self)):
             pieces = self.read(np.array([number]))
             if pieces and bytes(pieces[0].data).strip():
@@ -92,7 +92,7 @@ class LineRanges:
         return []
 
     def _runs(self, ranges: Array) -> Iterator[tuple[int, int, int]]:
-        """Yield the file, start and stop of every run of neighboring ranges."""
+        """Yield file number, start and stop (in bytes) of every run of neighboring ranges in the same file."""
         if not len(ranges):
             return
         files = self._file[ranges]
@@ -104,8 +104,8 @@ class LineRanges:
 
     def _read_file(self, number: int, runs: Sequence[tuple[int, int]]) -> list[Piece]:
         file, first = self._files[number], self._first[number]
-        # Read one byte more at the beginning, to see whether a line begins exactly at `start`, and some bytes more at
-        # the end, for the rest of the last line.
+        # Also read the byte before `start`, to see whether a line begins exactly at `start`. Read some bytes after
+        # `stop`, too, which hold the rest of the last line.
         wide = [(max(start - 1, first), stop + _SLACK_BYTES) for start, stop in runs]
         return [
             _lines(file, number, data, begin, start, stop, at_start=start == first)
@@ -114,7 +114,7 @@ class LineRanges:
 
 
 def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, stop: int, *, at_start: bool) -> Piece:
-    """Return the lines that begin in ``start:stop``.
+    """Return the lines of a file that begin between the byte positions `start` and `stop`.
 
     Args:
         file: The file.
@@ -130,7 +130,7 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
         return Piece(number, start, b"")
     end = data.find(b"\n", stop - 1 - begin)
     while end < 0 and begin + len(data) < file.size:
-        # Read more until the last line ends: it is longer than the bytes that were read after the range.
+        # The last line is longer than the bytes that were read after the range. Read more until the line ends.
         known = len(data)
         data += file.read(begin + known, begin + known + max(known, _SLACK_BYTES))
         end = data.find(b"\n", known)
@@ -140,7 +140,7 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
 
 
 def open_text_file(path: str) -> ByteFile:
-    """Open a file of lines.
+    """Open a text file, and check that it is not empty.
 
     Raises:
         DataError: The file cannot be read, or is empty.
@@ -152,7 +152,7 @@ def open_text_file(path: str) -> ByteFile:
 
 
 def named_files(opened: Sequence[ByteFile]) -> str:
-    """Return the name of the first file and the number of the others."""
+    """Return the name of the first file and the number of further files, as text for messages."""
     more = len(opened) - 1
     return opened[0].url + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")
 
@@ -162,8 +162,8 @@ def count_lines(file: ByteFile, stop: int) -> int:
     lines, last = 0, b""
     for start in range(0, stop, _COUNT_BYTES):
         data = last + file.read(start, min(start + _COUNT_BYTES, stop))
-        # Count the last byte with the next block, because a carriage return at the end of this block and the newline
-        # that begins the next one are a single line end.
+        # Count the last byte with the next block. If the last byte is a carriage return and the next block begins
+        # with a newline, the two bytes are a single line end.
         last = data[-1:]
         lines += _ends(data) - _ends(last)
     return lines + _ends(last)
@@ -174,16 +174,16 @@ def _ends(data: bytes) -> int:
 
 
 def first_line(file: ByteFile) -> bytes:
-    """Return the first line, with its end if it has one."""
+    """Return the first line of a file, including its line end."""
     data = b""
-    # Read on if the last byte is a carriage return, because the newline that belongs to it may follow.
+    # Read on if the last byte is a carriage return, because a newline that belongs to the same line end may follow.
     while not _ends(data[:-1]) and not data.endswith(b"\n") and len(data) < file.size:
         data += file.read(len(data), len(data) + max(len(data), _SLACK_BYTES))
     return data.splitlines(keepends=True)[0] if data else data
 
 
 class LineLocator:
-    """Finds the lines of a window in its files. This is slow and only done for error messages.
+    """Search for the file and line of a row or a parse error. The search is slow, and only for error messages.
 
     Args:
         files: The files.
@@ -216,17 +216,17 @@ class LineLocator:
         return self._files[0].url if where is None else self._named(*where)
 
     def row_error(self, error: RowError) -> DataError:
-        """Return the error about a row whose value cannot be used."""
+        """Convert an error about a value in one row to a `DataError` that names the file and line."""
         return DataError(f"{self.locate(error.row)}: column {error.column!r}: {error.problem}.")
 
     def parse_error(self, error: pa.ArrowInvalid) -> DataError:
-        """Return the error about the first line that cannot be parsed.
+        """Find the first line that cannot be parsed. Return a `DataError` that names the file and line.
 
         Args:
             error: Raised by Arrow for the whole window.
         """
         lines = list(self._lines())
-        # Bisect. The lines before `good` can be parsed together, and one of the lines from `good` to `bad` cannot.
+        # Bisect the lines: all lines before `good` can be parsed, and a line between `good` and `bad` cannot.
         good, bad = 0, len(lines)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -238,7 +238,7 @@ class LineLocator:
         return DataError(f"{self._named(*place)}: {self._problem(line, error)}.")
 
     def _lines(self) -> Iterator[tuple[tuple[int, int], bytes]]:
-        """Yield the file and offset, and the text, of every line."""
+        """Yield, for every line, a pair of file number and byte offset, and the text of the line."""
         for piece in self._pieces:
             offset = piece.start
             for line in bytes(piece.data).splitlines(keepends=True):
@@ -273,7 +273,7 @@ def type_in_words(kind: pa.DataType) -> str:
 
 def is_finite(array: pa.Array) -> bool:
     """Return whether all numbers are finite; nulls are ignored."""
-    # Look at the sum first, which is several times faster. If it is finite, all numbers are, which is the usual case.
+    # Computing the sum is several times faster than `pc.is_finite`. If the sum is finite, all numbers are finite.
     total = pc.sum(array).as_py()
     return total is None or math.isfinite(total) or bool(pc.all(pc.is_finite(array)).as_py())
 

@@ -1,4 +1,4 @@
-"""Windows: the rows of a source that are read, prepared and shuffled at once.
+"""Windows: groups of about 65,536 rows that are read from a source, prepared and shuffled at once.
 
 Random orders depend only on a seed, an epoch and the number of a window, so that a restored stream repeats them.
 """
@@ -31,7 +31,7 @@ class Shuffling:
 
 
 class WindowStream(Stream):
-    """The chunks of a source: each is a window of consecutive ranges or, if shuffled, of ranges in random order.
+    """Stream that reads a source in windows. A window is a group of consecutive or (to shuffle) random ranges.
 
     A shuffled stream permutes all ranges of the source anew in every epoch. It reads the ranges of a window as one
     chunk, prepares it, and permutes its rows. A source that fits into one window is fully shuffled and read only once.
@@ -92,8 +92,8 @@ class WindowStream(Stream):
     def _go_to(self, epoch: int, window: int) -> None:
         self._epoch = epoch
         self._window = window
-        # Permute the ranges only if there are several windows. A single window is shuffled completely by the
-        # permutation of its rows, and with its ranges in order it can be kept for the next epoch.
+        # Permute the ranges only if there are several windows. A single window is kept in memory for all epochs, and
+        # permuting its rows already shuffles it completely.
         if self._shuffling is not None and self.count > 1:
             self._ranges = permute_ranges(self._reader.ranges, seed=self._shuffling.seed, epoch=epoch)
 
@@ -111,7 +111,7 @@ class WindowStream(Stream):
 
 
 def window_count(reader: Reader, *, buffer: int) -> int:
-    """Return the number of windows that a source is read in. Their sizes differ by at most one range.
+    """Return the number of windows into which a source is divided. Window sizes differ by at most one range.
 
     Args:
         reader: The open source.
@@ -124,13 +124,13 @@ def window_count(reader: Reader, *, buffer: int) -> int:
 
 
 def permute_ranges(count: int, *, seed: int, epoch: int) -> Array:
-    """Return the order of the ranges of a source in one epoch: int64 ``[count]``."""
+    """Return a random order of the ranges of a source, for one epoch: int64 ``[count]``."""
     return _generator(seed, epoch, 0).permutation(count)
 
 
 def permute_rows(count: int, *, seed: int, epoch: int, window: int) -> Array:
-    """Return the order of the rows in one window: int64 ``[count]``."""
-    # Start with random stream 1, because stream 0 of an epoch gives the order of the ranges.
+    """Return a random order of the rows in one window, for one epoch: int64 ``[count]``."""
+    # Random stream 0 of an epoch gives the order of the ranges, so the windows use the streams from 1 on.
     return _generator(seed, epoch, window + 1).permutation(count)
 
 

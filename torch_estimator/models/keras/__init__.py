@@ -1,1 +1,1 @@
-"""Compiled Keras 3 models (torch backend) as Estimators; keras is imported only when a model is given."""
+"""Estimators from compiled Keras 3 models on the torch backend. Keras is imported only when a model is given."""

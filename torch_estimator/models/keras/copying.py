@@ -1,4 +1,4 @@
-"""Keras models from files, and copies of compiled models.
+"""Loading of Keras models from files, and copying of compiled models.
 
 A copy has the layers, weights, random seeds, optimizer (with its state), loss and metrics of the original. Every
 training and evaluation works on a copy, because the user's model must not change.
@@ -24,7 +24,7 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.files import reason
 
-# Arguments that Keras adds to the configuration of every layer.
+# Arguments that Keras adds to the configuration of every layer, even if its constructor does not accept them.
 _ADDED = ("name", "trainable", "dtype")
 _COMPILED_WITH = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
@@ -33,7 +33,7 @@ _SAFE_SINCE = (3, 12)
 
 
 def load_keras_model(path: str | os.PathLike[str], custom_objects: Mapping[str, Any] | None) -> Any:
-    """Return the model in a file that ``model.save("name.keras")`` wrote; code in the file is never run.
+    """Load a Keras model from a file that ``model.save("name.keras")`` wrote. Code in the file is never run.
 
     Raises:
         InvalidValueError: The file is of another kind, cannot be read, or contains code.
@@ -66,7 +66,7 @@ def load_keras_model(path: str | os.PathLike[str], custom_objects: Mapping[str, 
 
 
 class KerasBlueprint:
-    """Factory of copies of a model, in the state that the model has now.
+    """Factory of copies of a Keras model. Each copy has the state of the model when the factory was created.
 
     Args:
         model: Built and compiled Keras model.
@@ -82,12 +82,12 @@ class KerasBlueprint:
         self._original = _copy(model, self._objects)
 
     def build(self) -> Any:
-        """Return a new copy."""
+        """Return a new copy of the Keras model."""
         return _copy(self._original, self._objects)
 
 
 def model_variables(model: Any) -> list[Any]:
-    """Return the weights and random seeds of a model, but not the variables of its metrics."""
+    """Return the weights and random seeds of a Keras model, but not the variables of its metrics."""
     of_metrics = {id(variable) for variable in model.metrics_variables}
     return [variable for variable in model.variables if id(variable) not in of_metrics]
 
@@ -113,8 +113,7 @@ def _architecture(model: Any, objects: Mapping[str, Any]) -> Any:
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
     _drop_unknown_arguments(config, objects)
-    # Turn safe mode off, since the configuration comes from a model in memory: functions in it are the user's own, and
-    # do not come from a file.
+    # Turn safe mode off, since the configuration comes from the user's model in memory and not from a file.
     made = keras.saving.deserialize_keras_object(config, custom_objects=dict(objects), safe_mode=False)
     for ours, theirs in zip(made._flatten_layers(), model._flatten_layers(), strict=True):
         ours.trainable = theirs.trainable
@@ -122,7 +121,7 @@ def _architecture(model: Any, objects: Mapping[str, Any]) -> Any:
 
 
 def _drop_unknown_arguments(config: Any, objects: Mapping[str, Any]) -> None:
-    """Remove the arguments that Keras adds to every layer from classes whose constructor does not accept them."""
+    """Remove arguments that Keras adds to the configuration of a layer whose constructor does not accept them."""
     if isinstance(config, list | tuple):
         for part in config:
             _drop_unknown_arguments(part, objects)
@@ -155,18 +154,18 @@ def _compile(made: Any, model: Any, objects: Mapping[str, Any]) -> None:
 
 
 def _same_optimizer(optimizer: Any, objects: Mapping[str, Any]) -> Any:
-    """Return a new optimizer with the same settings, without the state."""
+    """Return a new Keras optimizer with the settings of the given optimizer, but without its state."""
     settings = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)
     if isinstance(rate, types.FunctionType | types.MethodType | functools.partial):
-        # Add a learning rate that is a function, which the configuration lacks.
+        # Pass on a learning rate that is a function, because get_config() does not return functions.
         settings["learning_rate"] = rate
     with keras.saving.custom_object_scope(dict(objects)):
         return type(optimizer).from_config(settings)
 
 
 def _fresh(value: Any) -> Any:
-    """Return the arguments with which a copy is compiled: new metrics, since metrics have state; the same losses."""
+    """Copy an argument of Keras' ``compile``: create new metrics, since metrics have state; keep everything else."""
     if isinstance(value, Mapping):
         return {key: _fresh(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -183,7 +182,7 @@ def _assign(targets: list[Any], sources: list[Any]) -> None:
 
 
 def _objects_of(model: Any) -> dict[str, Any]:
-    """Return the user's classes and functions in layers and optimizer, by the names they have in configurations."""
+    """Return the user's own classes and functions that the model's layers and optimizer use, by name."""
     found: dict[str, Any] = {}
     for layer in (*model._flatten_layers(), model.optimizer):
         for value in (layer, *vars(layer).values()):
@@ -195,10 +194,10 @@ def _objects_of(model: Any) -> dict[str, Any]:
 
 @contextmanager
 def _without_side_effects() -> Iterator[None]:
-    """Restore Python's random state after the body, and silence warnings in it.
+    """Restore Python's random state after the ``with`` block, and silence warnings inside it.
 
-    Keras draws seeds for new layers, which are overwritten right after. Its warnings about lambdas do not matter, since
-    these are the user's own.
+    Keras draws seeds for new layers, but the copied seeds replace them. Keras also warns about lambdas, which come from
+    the user's model and are safe.
     """
     state = random.getstate()
     try:

@@ -29,7 +29,7 @@ class KerasHead(FunctionHead):
         self._metric_names = metric_names
 
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
-        """Return the compiled loss of `KerasOutputs`, including regularizers and the layers' ``add_loss``.
+        """Return the loss that the Keras model was compiled with, plus regularizers and losses added by layers.
 
         Raises:
             InvalidValueError: The compiled loss does not accept the labels.
@@ -71,14 +71,14 @@ class KerasHead(FunctionHead):
 
 
 class _KerasMetrics:
-    """Compiled metrics of a Keras model, accumulated over one evaluation."""
+    """Metrics that a Keras model was compiled with, accumulated over one evaluation."""
 
     def __init__(self, model: Any, names: Mapping[str, str]) -> None:
         self._model = model
         self._names = names
         self._results: dict[str, Any] = {}
-        # Reset in inference mode: evaluations create the metrics' variables in it, and such tensors can be changed only
-        # in that mode.
+        # Reset in inference mode, because evaluations create the metrics' variables in inference mode.
+        # Outside inference mode, torch forbids in-place changes of such tensors.
         with torch.inference_mode():
             model.reset_metrics()
 
@@ -88,5 +88,5 @@ class _KerasMetrics:
         )
 
     def compute(self) -> dict[str, float]:
-        # Leave out "loss", the tracker of Keras' own training loop, which is not updated here.
+        # Leave out the metric "loss", because only Keras' own training loop updates it.
         return {self._names.get(name, name): float(value) for name, value in self._results.items() if name != "loss"}

@@ -1,4 +1,4 @@
-"""A Keras model as a torch module, with parameter names that do not depend on the process."""
+"""Wrapper of a Keras model as a torch module, with parameter names that are the same in every process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEEDS = "seed_generator"
 
 
 class KerasOutputs(NamedTuple):
-    """Output of a Keras model, with the inputs that its loss and metrics may need."""
+    """Output of a Keras model, with the inputs and sample weights that the loss and the metrics may need."""
 
     values: Any
     inputs: Any
@@ -36,8 +36,8 @@ class KerasModule(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        # Store the model in a tuple, so that torch does not register it as a submodule, with its parameters listed
-        # twice.
+        # Store the model in a tuple, so that torch does not register the model as a submodule.
+        # Otherwise every parameter would be listed twice.
         self._held = (model,)
         variables = model_variables(model)
         for name, variable in zip(variable_names(model, variables), variables, strict=True):
@@ -48,11 +48,11 @@ class KerasModule(nn.Module):
         return self._held[0]
 
     def inputs_of(self, features: Any) -> Any:
-        """Return the features without sample weights."""
+        """Return the features for the Keras model, without sample weights."""
         return features["features"] if _is_weighted(features) else features
 
     def forward(self, features: Any) -> KerasOutputs:
-        """Call the model, with ``training=True`` if this module is in training mode."""
+        """Call the Keras model, with ``training=True`` if this module is in training mode."""
         model = self.unwrapped
         inputs = _as_model_inputs(model, self.inputs_of(features))
         values = model(inputs, training=self.training) if model._call_has_training_arg else model(inputs)
@@ -64,7 +64,7 @@ def _is_weighted(features: Any) -> bool:
 
 
 def _as_model_inputs(model: Any, features: Any) -> Any:
-    """Return features in the structure of the model's inputs (dict, list or single tensor)."""
+    """Arrange features in the structure that the Keras model takes: a dict, a list or a single tensor."""
     functional = getattr(model, "_functional", None) or model
     structure = getattr(functional, "_inputs_struct", None)
     if structure is None:
@@ -98,7 +98,7 @@ def _named(model: Any, features: Mapping[str, Any], name: str) -> Any:
 
 
 def variable_names(model: Any, variables: Sequence[Any]) -> list[str]:
-    """Return a name for each variable: its Keras path, with the automatic names of layers numbered within the model.
+    """Return a name for each Keras variable: its path, in which layers without a given name are numbered per model.
 
     Keras numbers layers without a given name per process: the third dense layer of a process is ``dense_2``, whichever
     model it belongs to. With numbers within the model, the names in a checkpoint are the same in another process.
@@ -112,7 +112,7 @@ def variable_names(model: Any, variables: Sequence[Any]) -> list[str]:
 
 
 class _StableNames:
-    """Map from the names in Keras' paths to names that are numbered within one model."""
+    """Map from Keras' automatic layer names, numbered per process, to names numbered within one model."""
 
     def __init__(self, layers: Iterable[Any]) -> None:
         automatic, given = [], set()
@@ -129,7 +129,7 @@ class _StableNames:
                 self._names[name] = self._next(base)
 
     def __call__(self, part: str) -> str:
-        """Return the name for one part of a path."""
+        """Return the new name for one part of a Keras variable's path; given names stay as they are."""
         if part not in self._names and re.fullmatch(rf"{_SEEDS}(_\d+)?", part):
             self._names[part] = self._next(_SEEDS)
         return self._names.get(part, part)

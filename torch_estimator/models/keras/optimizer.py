@@ -1,4 +1,4 @@
-"""A Keras optimizer behind the interface of `torch.optim.Optimizer`, so that training can step, save and restore it."""
+"""Adapter from a Keras optimizer to `torch.optim.Optimizer`, so that training can step, save and restore it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch_estimator.errors import CheckpointError
 
 
 class KerasOptimizer(torch.optim.Optimizer):
-    """Adapter that passes gradients to the optimizer a Keras model was compiled with.
+    """Torch optimizer that lets the optimizer of a compiled Keras model update the parameters.
 
-    `state` contains the Keras optimizer's own variables: the slots of each parameter and, under the first parameter,
-    those of the whole optimizer, such as the number of iterations.
+    `state` contains the Keras optimizer's variables: slots such as the momentum of each parameter and, under the first
+    parameter, variables of the whole optimizer, such as the number of iterations.
 
     Args:
         model: Built and compiled Keras model.
@@ -42,7 +42,7 @@ class KerasOptimizer(torch.optim.Optimizer):
         return float(self._optimizer.learning_rate)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update the parameters with their gradients."""
+        """Let the Keras optimizer update the parameters with their gradients."""
         gradients = [variable._value.grad for variable in self._variables]
         with torch.no_grad():
             scaled = [None if one is None else self._optimizer.scale_loss(one) for one in gradients]
@@ -65,7 +65,7 @@ class KerasOptimizer(torch.optim.Optimizer):
                 tensor.copy_(saved[key])
 
     def _slot(self, variable: Any) -> tuple[Tensor, str]:
-        """Return the parameter that a variable of the optimizer belongs to, and the name of its slot.
+        """Return the parameter to which a variable of the Keras optimizer belongs, and its slot, such as ``momentum``.
 
         Keras names a slot ``<path of the parameter>_<slot>``; the longest matching path counts.
         """
@@ -78,7 +78,7 @@ class KerasOptimizer(torch.optim.Optimizer):
                 best = (len(prefix), parameter._value)
         if best is not None:
             return best[1], name[best[0] :]
-        # Remove the number from the name in a checkpoint, because Keras numbers unnamed variables per process.
+        # Remove the number from an automatic name, because Keras numbers unnamed variables per process.
         return self._variables[0]._value, re.sub(r"^variable_\d+$", "variable", name)
 
 
