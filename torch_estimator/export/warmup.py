@@ -22,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.errors import ExportError
+from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
 from torch_estimator.json_text import parse_json
+
+MOST_INSTANCES = 8
 
 ASSETS_EXTRA = "assets.extra"
 WARMUP_FILE = "warmup.jsonl"
@@ -57,7 +59,8 @@ def read_warmup(directory: str) -> list[WarmupInstance]:
     """
     path = files.join(directory, ASSETS_EXTRA, WARMUP_FILE)
     try:
-        lines = files.read_text(path).splitlines()
+        # Not splitlines, which takes some characters inside strings for ends of lines.
+        lines = [line for line in files.read_text(path).split("\n") if line]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, UnicodeDecodeError) as error:
@@ -71,15 +74,14 @@ def batches_of(
     """Return the inputs of a batch by signature, and the instances in it.
 
     Raises:
-        ExportError: An instance names a signature that the export lacks.
-        InvalidValueError: An instance does not fit its signature.
+        InvalidValueError: An instance names a signature that the export lacks, or does not fit it.
     """
     groups: dict[str, list[WarmupInstance]] = {}
     for one in instances:
         groups.setdefault(one.signature_name, []).append(one)
     for name in groups:
         if name not in signatures:
-            raise ExportError(f"{WARMUP_FILE} names the signature {name!r}, which the export does not have.")
+            raise InvalidValueError(f"the signature {name!r} is not in the export, which has {', '.join(signatures)}.")
     return {
         name: (to_columns([one.instance for one in group], signatures[name]), group) for name, group in groups.items()
     }
@@ -96,8 +98,8 @@ def difference(recorded: Any, predicted: Any) -> str | None:
     """
     one, other = np.array(recorded, dtype=object), np.array(predicted, dtype=object)
     same = one.shape == other.shape
-    if same and isinstance(one.size and one.flat[0], float):
-        same = bool(np.allclose(one.astype(float), other.astype(float), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
+    if same and all(isinstance(item, float) for item in (*one.flat, *other.flat)):
+        same = np.allclose(one.astype(float), other.astype(float), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
     elif same:
         same = one.tolist() == other.tolist()
     return None if same else f"is {_shortened(predicted)}, but {_shortened(recorded)} was recorded"

@@ -153,7 +153,10 @@ def _report(directory: str, started: float, *, latency: bool) -> CheckReport:
             for number, (one, row) in enumerate(zip(group, rows, strict=True), 1):
                 _compare(one.predictions, row, f"{directory}, instance {number} of the signature {name!r}")
     except InvalidValueError as error:
-        raise ExportError(f"{directory} does not take its own {WARMUP_FILE}: {error}") from error
+        problem = str(error).rstrip(".")
+        raise ExportError(
+            f"{directory} does not take its own {WARMUP_FILE}: {problem}; export the model again."
+        ) from error
     signature = next(iter(batches), None) if latency else None
     return CheckReport(
         directory=directory,
