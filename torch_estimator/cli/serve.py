@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import os
+import signal
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
+from torch_estimator.cli.registry_options import ENVIRONMENT
 from torch_estimator.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from torch_estimator.serving.options import ServedModel, ServingOptions
+    from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -33,16 +38,17 @@ def add_to(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="a model and its export, or its directory of numbered exports; may be repeated",
+        help="a model and its export, or its directory of numbered exports; with --registry also the NAME of one of "
+        "its models, and then only those that are named; may be repeated",
     )
-    parser.add_argument("--registry", metavar="DIR", help="serve the models of this registry")
-    parser.add_argument("--config", metavar="FILE", help="YAML file with the settings of the models")
+    parser.add_argument("--registry", metavar="DIR", help=f"serve all models of this registry; default: ${ENVIRONMENT}")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings; those of the command line come first")
     parser.add_argument(
         "--versions", default="latest", metavar="POLICY", help="latest, latest(N), all, or versions such as 1,3"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--host", help="address to listen on (default: this machine only)")
     for flag, kind, default, metavar, text in _NUMBERS:
-        parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+        parser.add_argument(flag, type=kind, metavar=metavar, help=f"{text} (default: {default})")
     parser.add_argument("--token-file", metavar="FILE", help="bearer tokens that requests need, one a line")
     parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file of the certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
@@ -59,34 +65,44 @@ def run(options: argparse.Namespace) -> None:
     from torch_estimator.serving.worker import listen, serve
 
     settings = _settings(options)
+    # uvicorn raises SIGTERM once more when it has answered everything, which would be reported as a failure.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
+    if settings.serves_whole_registry:
+        names += f"{' and ' if names else ''}the models of {settings.registry}"
 
     def ready() -> None:
-        print(f"Serving {names} at {scheme}://{host}:{port} (Ctrl-C ends it).", flush=True)
+        print(f"Serving {names} at {scheme}://{address} (Ctrl-C ends it).", flush=True)
 
     serve(settings, listener, ready)
 
 
 def _settings(options: argparse.Namespace) -> ServingOptions:
-    """Return the settings that the command line gives."""
+    """Return the settings of the command line, and of the file that it names."""
+    from torch_estimator.serving.config import read_config
     from torch_estimator.serving.options import ServingOptions, VersionPolicy
 
     policy = VersionPolicy.parse(options.versions)
-    names = ("registry", "host", "token_file", "tls_certificate", "tls_key", "access_log")
-    numbers = (flag.removeprefix("--").replace("-", "_") for flag, *_ in _NUMBERS)
-    return ServingOptions(
-        models=tuple(_model(text, policy) for text in options.model),
-        **{name: getattr(options, name) for name in (*names, *numbers)},
-    )
+    values: dict[str, Any] = {} if options.config is None else read_config(options.config)
+    for field in fields(ServingOptions):
+        # Options have the names of the settings, and are None unless they are given.
+        given = getattr(options, field.name, None)
+        if given is not None:
+            values[field.name] = given
+    models = (*values.get("models", ()), *(_model(text, policy) for text in options.model))
+    if not models and values.get("registry") is None:
+        values["registry"] = os.environ.get(ENVIRONMENT)
+    return ServingOptions(**{"policy": policy, **values, "models": models})
 
 
-def _model(text: str, policy: object) -> ServedModel:
+def _model(text: str, policy: VersionPolicy) -> ServedModel:
     from torch_estimator.serving.options import ServedModel
 
     name, separator, path = text.partition("=")
-    if not (name and separator and path):
+    if not name or (separator and not path):
         raise InvalidValueError(f"--model takes NAME=DIR, such as census=runs/census/export/census, but got {text!r}.")
-    return ServedModel(name=name, path=path, policy=policy)  # type: ignore[arg-type]
+    return ServedModel(name=name, path=path or None, policy=policy)

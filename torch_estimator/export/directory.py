@@ -35,7 +35,7 @@ _MOST_NAMES_TRIED = 10
 
 # Name of a file with the id of the kernel on which the writer runs. All containers on a machine share one kernel.
 # A free lock proves that the writer is dead only if the writer ran on the same kernel.
-_OWNER = ".owner"
+OWNER = ".owner"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -82,7 +82,7 @@ def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
 def owned(temporary: str) -> Iterator[None]:
     """Mark a local directory as being written by this process until the end of the ``with`` block."""
     kernel = _kernel()
-    owner = os.path.join(temporary, _OWNER)
+    owner = os.path.join(temporary, OWNER)
     with _locked(temporary) as locked:
         if locked and kernel:
             # Write the file only after locking. A directory that has this file but no lock counts as abandoned.
@@ -203,7 +203,7 @@ def _kernel() -> bytes:
 def _owner(temporary: str) -> bytes | None:
     """Return the boot id that the writer of a directory recorded there, or None if there is none."""
     try:
-        return files.read_bytes(os.path.join(temporary, _OWNER))
+        return files.read_bytes(os.path.join(temporary, OWNER))
     except OSError:
         return None
 

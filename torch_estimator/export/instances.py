@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.export.signatures import Signature
+from torch_estimator.json_text import shortened
 
 _NESTED = {list, dict}
 
@@ -57,6 +58,36 @@ def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list
     return {name: [row[name] for row in rows] for name in names}
 
 
+def first_wrong(
+    check: Callable[[Mapping[str, Any]], None], columns: Mapping[str, Any], rows: int
+) -> tuple[int, InvalidValueError] | None:
+    """Return the index of the first row that a check refuses, and the error; None if it refuses no single row.
+
+    The search halves the rows again and again, so that it takes about as long as checking all of them three times.
+
+    Args:
+        check: Raises an InvalidValueError if one of the rows is wrong.
+        columns: Values by input, one per row.
+        rows: Number of rows.
+    """
+
+    def error_in(start: int, stop: int) -> InvalidValueError | None:
+        try:
+            check({name: values[start:stop] for name, values in columns.items()})
+        except InvalidValueError as error:
+            return error
+        return None
+
+    start, stop, found = 0, rows, error_in(0, rows)
+    while found is not None and stop - start > 1:
+        middle = (start + stop) // 2
+        if (found := error_in(start, middle)) is not None:
+            stop = middle
+        else:
+            start, found = middle, error_in(middle, stop)
+    return None if found is None else (start, found)
+
+
 def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
     """Convert arrays of outputs to one dict of plain Python values per row."""
     lists = {name: array.tolist() for name, array in outputs.items()}
@@ -87,7 +118,8 @@ def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:
         return instance
     if len(signature.inputs) != 1:
         raise InvalidValueError(
-            f"an instance must be an object with the inputs {', '.join(signature.inputs)}, but one is {instance!r}."
+            f"an instance must be an object with the inputs {', '.join(signature.inputs)}, but one is "
+            f"{shortened(instance)}."
         )
     return {next(iter(signature.inputs)): instance}
 
@@ -100,11 +132,11 @@ def decoded(value: Any, name: str) -> Any:
         return value
     encoded = value.get("b64")
     if set(value) != {"b64"} or not isinstance(encoded, str):
-        raise InvalidValueError(f"Input {name} takes values, but has the object {dict(value)!r}.")
+        raise InvalidValueError(f"Input {name} takes values, but has the object {shortened(dict(value))}.")
     try:
         return base64.b64decode(encoded, validate=True)
     except binascii.Error as error:
-        raise InvalidValueError(f"Input {name} has {encoded!r}, which is not base64.") from error
+        raise InvalidValueError(f"Input {name} has {shortened(encoded)}, which is not base64.") from error
 
 
 def bare_value(value: Any, shape: Sequence[int]) -> Any:

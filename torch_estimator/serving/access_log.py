@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import orjson
 
-from torch_estimator.serving.http import Scope, header
+from torch_estimator.serving.http import Scope
 
 if TYPE_CHECKING:
     from torch_estimator.serving.app import Answered
@@ -36,7 +36,6 @@ class AccessLog:
         """
         if self._file is None:
             return
-        trace = header(scope, b"traceparent")
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "client": (scope.get("client") or [""])[0],
@@ -47,6 +46,6 @@ class AccessLog:
             "version": answered.version,
             "instances": answered.instances,
             "milliseconds": round(secs * 1000, 3),
-            "traceparent": None if trace is None else trace.decode("latin-1"),
+            "traceparent": answered.traceparent,
         }
         self._file.write(orjson.dumps(line).decode() + "\n")

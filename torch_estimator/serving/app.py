@@ -10,11 +10,15 @@ import hmac
 import logging
 import re
 import time
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
+import orjson
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,6 +32,7 @@ from torch_estimator.serving.http import (
     Receive,
     Scope,
     Send,
+    error_body,
     header,
     read_body,
     respond,
@@ -35,11 +40,12 @@ from torch_estimator.serving.http import (
 )
 from torch_estimator.serving.metrics import CONTENT_TYPE
 from torch_estimator.serving.service import PredictionService
+from torch_estimator.serving.tracing import Trace, find_tracer
 
 logger = logging.getLogger("torch_estimator")
 
 _TENSORFLOW = re.compile(
-    r"/v1/models/(?P<model>[^/:]+)(?:/versions/v?(?P<version>[0-9]{1,18})|/labels/(?P<label>[^/:]+))?"
+    r"/v1/models/(?P<model>[^/:]+)(?:/versions/v?(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
     r"(?P<rest>:(?:predict|classify|regress)|/metadata|)",
     re.IGNORECASE,
 )
@@ -55,6 +61,7 @@ class Answered:
         method: What was asked for.
         status: HTTP status code of the answer.
         instances: Number of instances.
+        traceparent: The trace that the request is part of, or None.
     """
 
     model: str = ""
@@ -62,6 +69,7 @@ class Answered:
     method: str = ""
     status: int = 200
     instances: int = 0
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +96,17 @@ class ServingApp:
         self.service = service
         self._tokens = _read_tokens(service.options.token_file)
         self._access_log = AccessLog(service.options.access_log)
+        self._tracer = find_tracer()
         self._most_bytes = int(service.options.max_body_mb * 2**20)
         # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[tuple[str, bytes], _Target] = {}
         self._other = Starlette(
-            routes=[Route("/metrics", self._metrics), Route("/monitoring/prometheus/metrics", self._metrics)]
+            routes=[
+                Route("/metrics", self._metrics),
+                Route("/monitoring/prometheus/metrics", self._metrics),
+                Route("/openapi.json", self._openapi),
+            ],
+            exception_handlers={HTTPException: _as_json},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,6 +121,12 @@ class ServingApp:
         answered = Answered()
         metrics = self.service.metrics
         metrics.begin()
+        trace = None
+        parent = header(scope, b"traceparent")
+        if parent is not None or self._tracer is not None:
+            trace = Trace(scope, parent, self._tracer)
+            answered.traceparent = trace.parent
+            send = trace.sending(send)
         try:
             self._check_token(scope)
             await self._dispatch(scope, receive, send, answered)
@@ -115,6 +135,10 @@ class ServingApp:
         except RequestError as error:
             answered.status = error.status
             await respond_error(send, error)
+        except RecursionError:
+            # JSON may nest deeper than Python's functions can.
+            answered.status = 400
+            await respond_error(send, RequestError(400, "JSON Parse error: the body nests too deep."))
         except Exception:
             logger.exception("A request to %s failed.", scope["path"])
             answered.status = 500
@@ -123,6 +147,8 @@ class ServingApp:
             secs = time.perf_counter() - began
             metrics.end(answered.model, answered.version, answered.method, answered.status, secs)
             self._access_log.write(scope, answered, secs)
+            if trace is not None:
+                trace.end(answered)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -133,19 +159,27 @@ class ServingApp:
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
         path: str = scope["path"]
-        if path.startswith("/v1/models/"):
+        if root := scope.get("root_path"):
+            path = path.removeprefix(root)
+        if path.startswith(("/v1/", "/V1/")):
             await self._tensorflow(scope, receive, send, answered)
         else:
-            await self._other(scope, receive, send)
+            await self._answer_other(scope, receive, send, answered)
+
+    async def _answer_other(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
+        async def send_and_note(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answered.status = message["status"]
+            await send(message)
+
+        await self._other(scope, receive, send_and_note)
 
     async def _tensorflow(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
         target = self._target(scope)
         answered.method = target.method
         catalog = self.service.catalog
         if target.method == "status":
-            state = catalog.state(target.model)
-            number = state.labels.get(target.label) if target.label is not None else target.version
-            await respond(send, 200, tensorflow_rest.write_status(state, number))
+            await respond(send, 200, tensorflow_rest.write_status(catalog, target.model, target.version, target.label))
             return
         version = catalog.version(target.model, target.version, target.label)
         answered.model, answered.version = version.model, version.number
@@ -158,7 +192,10 @@ class ServingApp:
         else:
             call = tensorflow_rest.read_examples(body, version, target.method)
         answered.instances = call.rows
-        result = await self.service.predict(version, call.signature, call.columns, call.rows)
+        try:
+            result = await self.service.predict(version, call.signature, call.columns, call.rows)
+        except RequestError as error:
+            raise await self.service.naming_instance(error, version, call.signature, call.columns, call.rows) from error
         if target.method == "predict":
             answer = tensorflow_rest.write_predict(call, result)
         else:
@@ -171,10 +208,13 @@ class ServingApp:
         Raises:
             RequestError: The path or the method is none of TensorFlow Serving's.
         """
-        key = f"{scope['method']} {scope['path']}"
+        # Names may have encoded slashes and colons, so take the path as the client has sent it.
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        key = scope["method"], raw
         target = self._targets.get(key)
         if target is None:
-            target = _parse_target(scope["method"], scope["path"])
+            path = raw.decode("latin-1").removeprefix(scope.get("root_path", ""))
+            target = _parse_target(scope["method"], path)
             if len(self._targets) < 1000:
                 self._targets[key] = target
         return target
@@ -185,27 +225,54 @@ class ServingApp:
         Raises:
             RequestError: The server wants a token, and the request has none of them.
         """
-        if not self._tokens or scope["path"] in ("/v2/health/live", "/v2/health/ready"):
+        if self._tokens and scope["path"] not in ("/v2/health/live", "/v2/health/ready"):
+            self.check_authorization(header(scope, b"authorization") or b"")
+
+    def check_authorization(self, value: bytes) -> None:
+        """Check what a client has sent as ``Authorization``.
+
+        Raises:
+            RequestError: The server wants a token, and this is none of them.
+        """
+        if not self._tokens:
             return
-        given = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
+        scheme, _, given = value.partition(b" ")
         # Compare with every token in constant time, so that the time tells nothing about them.
-        if sum(hmac.compare_digest(given, token) for token in self._tokens) == 0:
+        if sum(hmac.compare_digest(given.strip(), token) for token in self._tokens) == 0 or scheme.lower() != b"bearer":
             raise RequestError(401, "The request needs an 'Authorization: Bearer' header with a token of this server.")
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
+    async def _openapi(self, request: Request) -> Response:
+        from torch_estimator.serving.openapi import document
+
+        return Response(orjson.dumps(document(self.service)), media_type="application/json")
+
+
+async def _as_json(request: Request, error: Exception) -> Response:
+    """Return an error of Starlette's in the form of the protocols."""
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    return Response(error_body(message), error.status_code, error.headers, media_type="application/json")
+
 
 def _parse_target(verb: str, path: str) -> _Target:
+    if verb == "HEAD":
+        verb = "GET"
     match = _TENSORFLOW.fullmatch(path)
+    if path.rstrip("/").lower() == "/v1/models":
+        raise RequestError(400, "Missing model name in request.")
     rest = match["rest"].lower() if match is not None else ""
     if match is None or (verb == "POST") != rest.startswith(":") or verb not in ("GET", "POST"):
-        raise RequestError(404 if verb == "GET" else 400, f"Malformed request: {verb} {path}")
-    version = match["version"]
+        raise RequestError(400, f"Malformed request: {verb} {path}")
+    version, label = match["version"], match["label"]
+    if version is not None and (len(version) > 19 or int(version) >= 2**63):
+        raise RequestError(400, f"Failed to convert version: {version} to numeric.")
     return _Target(
         model=unquote(match["model"]),
         version=None if version is None else int(version),
-        label=match["label"],
+        label=None if label is None else unquote(label),
         method={"": "status", "/metadata": "metadata"}.get(rest, rest[1:]),
     )
 

@@ -104,6 +104,7 @@ class Batcher:
         self._queue: deque[_Waiting] = deque()
         self._queued_rows = 0
         self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
         self._large_rows = 0
 
     async def predict(self, columns: Columns, signature: str, rows: int) -> Result:
@@ -125,12 +126,18 @@ class Batcher:
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.append(_Waiting(columns, signature, rows, future))
         self._queued_rows += rows
+        is_full = self._queued_rows >= self._limits.max_batch
         if not self._is_scheduled:
             self._is_scheduled = True
-            if self._limits.max_delay_secs and self._queued_rows < self._limits.max_batch:
-                loop.call_later(self._limits.max_delay_secs, self._flush)
+            if self._limits.max_delay_secs and not is_full:
+                self._timer = loop.call_later(self._limits.max_delay_secs, self._flush)
             else:
                 loop.call_soon(self._flush)
+        elif self._timer is not None and is_full:
+            # There is nothing to wait for any more.
+            self._timer.cancel()
+            self._timer = None
+            loop.call_soon(self._flush)
         return await future
 
     async def _run_alone(self, columns: Columns, signature: str, rows: int) -> Result:
@@ -144,6 +151,7 @@ class Batcher:
 
     def _flush(self) -> None:
         """Run the requests at the front of the queue, up to ``max_batch`` instances of one signature."""
+        self._timer = None
         batch = self._take_batch()
         if not batch:
             self._is_scheduled = False

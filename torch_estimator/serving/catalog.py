@@ -1,8 +1,8 @@
 """The versions of all models: found, loaded, warmed, switched to, and let go.
 
-A thread looks for changes several times a second. A new version is loaded and warmed before it takes requests, and
-requests keep the version that they began with, so none fails when versions change. A version that cannot be loaded is
-logged and left out, while the versions before it stay.
+One thread looks for changes several times a second, and another one loads. A new version is loaded and warmed before it
+takes requests, and requests keep the version that they began with, so none fails when versions change. A version that
+cannot be loaded is logged and left out, while the versions before it stay.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from torch_estimator import files
-from torch_estimator.errors import ExportError, InvalidValueError, UserError
+from torch_estimator.errors import ExportError, InvalidValueError, RegistryError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import PADDING
 from torch_estimator.export.signatures import SIGNATURES_FILE, TensorInfo
-from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns, Outputs
+from torch_estimator.export.warmup import batches_of, read_warmup
+from torch_estimator.registry import Registry
+from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns
 from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.options import ServedModel, VersionPolicy
 
@@ -28,6 +31,13 @@ logger = logging.getLogger("torch_estimator")
 
 # A batch that takes longer than this is run in a thread, so that the event loop goes on reading requests.
 _FAST_SECS = 0.004
+
+# Seconds between two looks for new models in a registry.
+_DISCOVER_SECS = 2.0
+
+# Seconds after which the versions of a model in a registry are listed again even if the model has not changed. On an
+# object store a version becomes visible a moment after the change that created it.
+_LIST_SECS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,34 @@ class DirectorySource:
         return Found(versions)
 
 
+class RegistrySource:
+    """Model of a registry.
+
+    Args:
+        registry: The registry.
+        model: Name of the model.
+    """
+
+    def __init__(self, registry: Registry, model: str) -> None:
+        self._registry = registry
+        self._model = model
+        self._changes = -1
+        self._versions: Mapping[int, str] = {}
+        self._listed = 0.0
+
+    def find(self) -> Found:
+        info = self._registry.read_model(self._model)
+        now = time.monotonic()
+        # Reading the state of a model is one small file, listing its versions may be a thousand requests.
+        if info.changes != self._changes or info.default not in self._versions or now - self._listed > _LIST_SECS:
+            directory = files.join(self._registry.url, self._model)
+            self._versions = {
+                number: files.join(directory, str(number)) for number in self._registry.versions(self._model)
+            }
+            self._changes, self._listed = info.changes, now
+        return Found(self._versions, info.default, info.labels)
+
+
 class Version:
     """A loaded version of a model.
 
@@ -114,21 +152,38 @@ class Version:
         self.number = number
         self.directory = directory
         self.export = ExportedModel.load(directory, threads=threads)
+        self._recorded = self._read_recorded()
         is_fast = self._warm_up(limits.max_batch)
-        self.batcher = Batcher(self._run, limits, executor, is_fast=is_fast, observe=observe)
+        # The batcher gets no reference to this object. A cycle would keep the memory of an old version for a while.
+        self.batcher = Batcher(self.export.predict, limits, executor, is_fast=is_fast, observe=observe)
 
-    def _run(self, columns: Columns, signature: str) -> Outputs:
-        return self.export.predict(columns, signature)
+    def check(self, columns: Columns, signature: str) -> None:
+        """Check inputs as a prediction does, without running the graph.
+
+        Raises:
+            InvalidValueError: An input is wrong.
+        """
+        self.export.check(columns, signature)
+
+    def _read_recorded(self) -> dict[str, dict[str, list[Any]]]:
+        """Return the recorded instances by signature, as columns."""
+        try:
+            batches = batches_of(read_warmup(self.directory), self.export.signatures)
+        except InvalidValueError as error:
+            raise ExportError(f"the warm-up instances of {self.directory} do not fit it: {error}") from error
+        return {name: columns for name, (columns, _) in batches.items()}
 
     def _warm_up(self, max_batch: int) -> bool:
-        """Run each signature once; return whether the largest batch is fast enough for the event loop.
+        """Run each signature a few times; return whether the largest batch is fast enough for the event loop.
 
         Raises:
             ExportError: The graph cannot be run.
         """
         slowest = 0.0
         for name in self.export.signatures:
-            for rows in (1, max_batch, max_batch):
+            fastest = float("inf")
+            # The first calls are slow, and any call is if the machine is busy. So take the fastest of several.
+            for rows in (1, *[max_batch] * 4):
                 columns = self.example(name, rows)
                 began = time.perf_counter()
                 try:
@@ -136,13 +191,16 @@ class Version:
                 except InvalidValueError:
                     # The example may not be valid, for instance as a row of CSV. Then there is nothing to warm.
                     break
-                took = time.perf_counter() - began
+                if rows == max_batch:
+                    fastest = min(fastest, time.perf_counter() - began)
             else:
-                slowest = max(slowest, took)
+                slowest = max(slowest, fastest)
         return slowest <= _FAST_SECS
 
     def example(self, signature: str, rows: int) -> dict[str, Any]:
-        """Return inputs of the right types for a signature, to run it with."""
+        """Return inputs of the right types for a signature, to run it with: recorded ones, if the export has them."""
+        if recorded := self._recorded.get(signature):
+            return {name: [values[row % len(values)] for row in range(rows)] for name, values in recorded.items()}
         inputs = self.export.signature(signature).inputs
         return {name: [_example_value(info)] * rows for name, info in inputs.items()}
 
@@ -173,15 +231,35 @@ class ModelState:
     labels: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
+    def number_of(self, label: str) -> int:
+        """Return the version that a label names.
+
+        Raises:
+            RequestError: There is no such label.
+        """
+        if label not in self.labels:
+            raise RequestError(400, f"Unrecognized servable version label: {label}")
+        return self.labels[label]
+
 
 class _Model:
-    """A model: where its versions are found, and what is loaded."""
+    """A model: where its versions are found, what is loaded, and what is being loaded."""
 
     def __init__(self, source: Source, policy: VersionPolicy) -> None:
         self.source = source
         self.policy = policy
         self.state = ModelState()
         self.problem = ""
+        self.loads: dict[int, Future[Version]] = {}
+        self.failures: dict[int, _Failure] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a version could not be loaded, and when to try again, as `time.monotonic` gives it."""
+
+    problem: str
+    retry_at: float
 
 
 class Catalog:
@@ -191,6 +269,8 @@ class Catalog:
         limits: Limits of the batches.
         threads: Threads of one onnxruntime session.
         poll_secs: Seconds between two looks for changes.
+        retry_secs: Seconds after which a version that could not be loaded is tried again. Exports never change, but a
+            store may have failed for a while.
         observe: Called with the model, the version and the number of instances of each batch.
     """
 
@@ -200,24 +280,35 @@ class Catalog:
         *,
         threads: int,
         poll_secs: float,
+        retry_secs: float = 60.0,
         observe: Callable[[str, int, int], None] = lambda model, version, rows: None,
     ) -> None:
         self._limits = limits
         self._threads = threads
         self._poll_secs = poll_secs
+        self._retry_secs = retry_secs
         self._observe = observe
         self._executor = ThreadPoolExecutor(max(2, threads), thread_name_prefix="predict")
-        self._models: dict[str, _Model] = {}
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._models: Mapping[str, _Model] = {}
         # Names of models in TensorFlow Serving's URLs do not depend on case.
-        self._by_lower_name: dict[str, _Model] = {}
+        self._by_lower_name: Mapping[str, _Model] = {}
+        self._registry: Registry | None = None
+        self._registry_policy = VersionPolicy()
+        self._registry_problem = ""
+        self._discovered = float("-inf")
+        self._looking = threading.Lock()
+        self._wake = threading.Event()
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="versions", daemon=True)
 
     def add(self, name: str, source: Source, policy: VersionPolicy) -> None:
         """Serve another model. Its versions are loaded by the next `refresh`."""
-        model = _Model(source, policy)
-        self._models[name] = model
-        self._by_lower_name[name.lower()] = model
+        self._set_models({**self._models, name: _Model(source, policy)})
+
+    def follow(self, registry: Registry, policy: VersionPolicy) -> None:
+        """Serve all models of a registry, also those that are created later."""
+        self._registry, self._registry_policy = registry, policy
 
     def start(self) -> None:
         """Load what is there, then look for changes in the background."""
@@ -227,13 +318,19 @@ class Catalog:
     def close(self) -> None:
         """Stop looking for changes."""
         self._ended.set()
+        self._wake.set()
         if self._watcher.is_alive():
             self._watcher.join()
+        self._loader.shutdown(wait=False, cancel_futures=True)
         self._executor.shutdown(wait=False)
 
     def names(self) -> list[str]:
         """Return the names of the models, sorted."""
         return sorted(self._models)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a model, even if no version of it is loaded."""
+        return name in self._models or name.lower() in self._by_lower_name
 
     def state(self, name: str) -> ModelState:
         """Return the versions of a model.
@@ -259,93 +356,159 @@ class Catalog:
         """
         state = self.state(name)
         if label is not None:
-            if label not in state.labels:
-                raise RequestError(400, f"Unrecognized servable version label: {label}")
-            number = state.labels[label]
+            number = state.number_of(label)
         version = state.versions.get(state.default if number is None else number)  # type: ignore[arg-type]
         if version is None:
             what = f"Latest({name})" if number is None else f"Specific({name}, {number})"
             raise RequestError(404, f"Servable not found for request: {what}")
         return version
 
-    def _watch(self) -> None:
-        while not self._ended.wait(self._poll_secs):
-            self.refresh()
-
     def refresh(self) -> None:
-        """Look for changes now; load and let go of versions."""
-        for name, model in self._models.items():
-            try:
-                self._refresh_model(name, model)
-                model.problem = ""
-            except Exception as error:
-                # The store may be unreachable for a while. Serve what is loaded, and log each problem once.
-                if str(error) != model.problem:
-                    model.problem = str(error)
-                    logger.warning("The versions of model %s cannot be read: %s", name, files.reason(error))
+        """Look for changes now, and wait until new versions are loaded."""
+        self._look()
+        while not self._ended.is_set() and any(model.loads for model in self._models.values()):
+            self._wake.wait(self._poll_secs)
+            self._wake.clear()
+            self._look()
 
-    def _refresh_model(self, name: str, model: _Model) -> None:
-        found = model.source.find()
-        wanted = model.policy.chosen(list(found.versions))
-        if found.default is not None and found.default in found.versions:
-            wanted = sorted({*wanted, found.default})
+    def _watch(self) -> None:
+        while not self._ended.is_set():
+            self._wake.wait(self._poll_secs)
+            self._wake.clear()
+            self._look()
+
+    def _look(self) -> None:
+        """Look for changes: take versions that have been loaded, begin to load new ones, let go of old ones."""
+        with self._looking:
+            self._discover()
+            for name, model in self._models.items():
+                try:
+                    self._update(name, model)
+                    model.problem = ""
+                except Exception as error:
+                    # The store may be unreachable for a while. Serve what is loaded, and log each problem once.
+                    if str(error) != model.problem:
+                        model.problem = str(error)
+                        logger.warning("The versions of model %s cannot be read: %s", name, files.reason(error))
+
+    def _set_models(self, models: Mapping[str, _Model]) -> None:
+        # Replace the dictionaries as a whole, because requests read them in another thread.
+        self._models = models
+        self._by_lower_name = {name.lower(): model for name, model in models.items()}
+
+    def _discover(self) -> None:
+        """Take models that are new in the registry, and let go of those that are gone."""
+        if self._registry is None or time.monotonic() - self._discovered < _DISCOVER_SECS:
+            return
+        self._discovered = time.monotonic()
+        try:
+            names = self._registry.models()
+        except Exception as error:
+            if str(error) != self._registry_problem:
+                self._registry_problem = str(error)
+                logger.warning("The models of the registry cannot be read: %s", files.reason(error))
+            return
+        self._registry_problem = ""
+        models = dict(self._models)
+        for name in names:
+            if name not in models:
+                logger.info("Model %s is served.", name)
+                models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy)
+        for name, model in self._models.items():
+            if name not in names and isinstance(model.source, RegistrySource):
+                logger.info("Model %s is gone from the registry.", name)
+                del models[name]
+        if models.keys() != self._models.keys():
+            self._set_models(models)
+
+    def _update(self, name: str, model: _Model) -> None:
+        found, before = model.source.find(), model.state
+        chosen = {*model.policy.chosen(list(found.versions)), found.default, *found.labels.values()}
+        wanted = sorted(number for number in chosen if number is not None and number in found.versions)
+        versions = {**before.versions, **self._take_loaded(name, model)}
+        model.failures = {number: one for number, one in model.failures.items() if number in found.versions}
         for number in wanted:
-            state = model.state.states.get(number, ("START", ""))
-            # A version that could not be loaded is not tried again: exports never change.
-            if number in model.state.versions or state[1]:
-                continue
-            self._load(name, model, number, found.versions[number])
-        loaded = {number: version for number, version in model.state.versions.items() if number in wanted}
-        if not loaded and model.state.versions and wanted:
-            # No wanted version can be loaded: keep those that are there.
-            loaded = dict(model.state.versions)
-        default = found.default if found.default in loaded else max(loaded, default=None)
-        gone = model.state.versions.keys() - loaded.keys()
-        if default != model.state.default and default is not None:
+            failure = model.failures.get(number)
+            is_due = failure is None or time.monotonic() >= failure.retry_at
+            if number not in versions and number not in model.loads and is_due:
+                load = self._loader.submit(self._load, name, number, found.versions[number])
+                model.loads[number] = load
+                load.add_done_callback(lambda done: self._wake.set())
+        default, labels = found.default, {}
+        if default is not None:
+            # Do not answer with a version that nobody has chosen. Keep the one before until the new one is loaded.
+            default = next((number for number in (default, before.default) if number in versions), None)
+        for label, number in found.labels.items():
+            was = before.labels.get(label)
+            labels[label] = was if was in versions and number not in versions else number
+        kept = {*wanted, *labels.values(), default}
+        loaded = {number: version for number, version in versions.items() if number in kept}
+        if model.loads or (wanted and not loaded):
+            # Let go of no version before those that are wanted instead have been loaded, which may fail.
+            loaded = versions
+        if found.default is None:
+            default = max(loaded, default=None)
+        if default != before.default and default is not None:
             logger.info("Model %s answers with version %d by default.", name, default)
+        gone = before.versions.keys() - loaded.keys()
         for number in gone:
             logger.info("Model %s lets go of version %d.", name, number)
-        states = {number: one for number, one in model.state.states.items() if number in found.versions}
+        states = {number: one for number, one in before.states.items() if number in found.versions}
         states.update(dict.fromkeys(gone, ("END", "")))
+        states.update({number: ("END", failure.problem) for number, failure in model.failures.items()})
+        states.update(dict.fromkeys(model.loads, ("LOADING", "")))
         states.update(dict.fromkeys(loaded, ("AVAILABLE", "")))
-        labels = {label: number for label, number in found.labels.items() if number in found.versions}
         model.state = ModelState(loaded, default, labels, states)
 
-    def _load(self, name: str, model: _Model, number: int, directory: str) -> None:
-        def state(word: str, problem: str = "") -> Mapping[int, tuple[str, str]]:
-            return {**model.state.states, number: (word, problem)}
+    def _take_loaded(self, name: str, model: _Model) -> dict[int, Version]:
+        """Return the versions that have been loaded since the last look; log those that could not be loaded."""
+        loaded = {}
+        for number in [number for number, load in model.loads.items() if load.done()]:
+            load = model.loads.pop(number)
+            try:
+                loaded[number] = load.result()
+                model.failures.pop(number, None)
+            except Exception as error:
+                problem = str(error) if isinstance(error, UserError) else files.reason(error)
+                failure = model.failures.get(number)
+                if failure is None or failure.problem != problem:
+                    logger.error("Version %d of model %s is left out: %s", number, name, problem)
+                model.failures[number] = _Failure(problem, time.monotonic() + self._retry_secs)
+        return loaded
 
-        model.state = replace(model.state, states=state("LOADING"))
+    def _load(self, name: str, number: int, directory: str) -> Version:
         began = time.monotonic()
-        try:
-            version = Version(
-                name,
-                number,
-                directory,
-                threads=self._threads,
-                limits=self._limits,
-                executor=self._executor,
-                observe=lambda rows: self._observe(name, number, rows),
-            )
-        except UserError as error:
-            logger.error("Version %d of model %s is left out: %s", number, name, error)
-            model.state = replace(model.state, states=state("END", str(error)))
-            return
+        version = Version(
+            name,
+            number,
+            directory,
+            threads=self._threads,
+            limits=self._limits,
+            executor=self._executor,
+            observe=partial(self._observe, name, number),
+        )
         logger.info("Model %s has loaded version %d in %.2f s.", name, number, time.monotonic() - began)
-        versions = {**model.state.versions, number: version}
-        model.state = replace(model.state, versions=versions, states=state("AVAILABLE"))
+        return version
 
 
 def sources(models: tuple[ServedModel, ...], registry: str | None) -> dict[str, tuple[Source, VersionPolicy]]:
-    """Return where each model's versions are found.
+    """Return where the versions of the models are found that are named one by one.
 
     Raises:
         ExportError: A directory does not exist.
+        RegistryError: The registry, or a model in it, does not exist.
     """
+    if registry is not None and files.is_local(registry) and not files.exists(registry):
+        raise RegistryError(f"the registry {registry} does not exist; 'estimator models create' makes one.")
     found: dict[str, tuple[Source, VersionPolicy]] = {}
     for model in models:
-        if model.path is not None:
-            if not files.exists(model.path):
-                raise ExportError(f"the directory of model {model.name}, {model.path}, does not exist.")
+        if model.path is None:
+            assert registry is not None
+            source = RegistrySource(Registry(registry), model.name)
+            source.find()
+            found[model.name] = (source, model.policy)
+        elif files.exists(model.path):
             found[model.name] = (DirectorySource(model.path), model.policy)
+        else:
+            raise ExportError(f"the directory of model {model.name}, {model.path}, does not exist.")
     return found

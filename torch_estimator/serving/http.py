@@ -18,6 +18,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
 
+# Messages quote what the client has sent, which may be large.
+_MOST_MESSAGE = 1000
+
 
 class ClientGone(Exception):
     """The client has closed the connection before its request was complete."""
@@ -111,9 +114,17 @@ async def respond_error(send: Send, error: RequestError) -> None:
     headers = [_JSON]
     if error.retry_secs is not None:
         headers.append((b"retry-after", str(error.retry_secs).encode()))
-    if error.status in (408, 413):
-        # The rest of the body is still to come, so the connection cannot be used for another request.
+    if error.status == 408:
+        # The rest of the body may never come. Where it does, as after 413, uvicorn reads and drops it, because a client
+        # that is still sending when the connection is closed does not see the answer.
         headers.append((b"connection", b"close"))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    await respond(send, error.status, orjson.dumps({"error": error.message}), headers)
+    await respond(send, error.status, error_body(error.message), headers)
+
+
+def error_body(message: str) -> bytes:
+    """Return the body of an error. A long message is cut, and what is no text in it is replaced."""
+    if len(message) > _MOST_MESSAGE:
+        message = f"{message[:_MOST_MESSAGE]}…"
+    return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

@@ -87,8 +87,9 @@ class ServingOptions:
     """Settings of a server.
 
     Attributes:
-        models: The models to serve. With a registry, none means all models of the registry.
-        registry: Directory or URL of the registry.
+        models: The models to serve. One without a path is a model of the registry.
+        registry: Directory or URL of the registry. All its models are served, unless `models` names some of them.
+        policy: Which versions are loaded of the registry's models that `models` does not name.
         host: Address to listen on.
         port: Port of REST; 0 lets the system choose a free one.
         grpc_port: Port of gRPC, or None for no gRPC.
@@ -111,6 +112,7 @@ class ServingOptions:
 
     models: tuple[ServedModel, ...] = ()
     registry: str | None = None
+    policy: VersionPolicy = field(default_factory=VersionPolicy)
     host: str = "127.0.0.1"
     port: int = 8501
     grpc_port: int | None = None
@@ -144,10 +146,20 @@ class ServingOptions:
             raise InvalidValueError("TLS needs both a certificate and a key; give both or neither.")
         if not self.models and self.registry is None:
             raise InvalidValueError("there is nothing to serve: name a model, a registry, or a file of settings.")
-        names = [model.name for model in self.models]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidValueError(f"the model name {name!r} is given twice; each model needs its own name.")
+        # Names in URLs do not depend on case.
+        names = [model.name.lower() for model in self.models]
+        for model in self.models:
+            if names.count(model.name.lower()) > 1:
+                raise InvalidValueError(f"the model name {model.name!r} is given twice; each model needs its own name.")
+            if model.path is None and self.registry is None:
+                raise InvalidValueError(
+                    f"the model {model.name!r} has no directory; give it one, or name a registry that has the model."
+                )
+
+    @property
+    def serves_whole_registry(self) -> bool:
+        """Whether all models of the registry are served."""
+        return self.registry is not None and all(model.path is not None for model in self.models)
 
     @property
     def session_threads(self) -> int:
@@ -162,12 +174,9 @@ class ServingOptions:
     def from_json(cls, text: str) -> ServingOptions:
         """Return the settings in a text that `to_json` made."""
         content: Mapping[str, Any] = json.loads(text)
-        models = tuple(
-            ServedModel(
-                name=one["name"],
-                path=one["path"],
-                policy=VersionPolicy(**{**one["policy"], "specific": tuple(one["policy"]["specific"])}),
-            )
-            for one in content["models"]
-        )
-        return cls(**{**content, "models": models})
+
+        def policy(given: Mapping[str, Any]) -> VersionPolicy:
+            return VersionPolicy(**{**given, "specific": tuple(given["specific"])})
+
+        models = tuple(ServedModel(**{**one, "policy": policy(one["policy"])}) for one in content["models"])
+        return cls(**{**content, "models": models, "policy": policy(content["policy"])})

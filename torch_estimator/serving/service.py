@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
-from torch_estimator.errors import UserError
+from torch_estimator.errors import InvalidValueError, UserError
+from torch_estimator.export.feeds import CsvRowError
+from torch_estimator.export.instances import first_wrong
+from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import BatchLimits, Columns, Result
 from torch_estimator.serving.catalog import Catalog, Version, sources
 from torch_estimator.serving.errors import RequestError
@@ -49,6 +53,8 @@ class PredictionService:
         )
         for name, (source, policy) in sources(options.models, options.registry).items():
             self.catalog.add(name, source, policy)
+        if options.registry is not None and options.serves_whole_registry:
+            self.catalog.follow(Registry(options.registry), options.policy)
         self.is_draining = False
 
     def start(self) -> None:
@@ -86,6 +92,34 @@ class PredictionService:
             # The input was checked before, so this is a fault of the model or of the server.
             logger.error("Version %d of model %s failed: %s", version.number, version.model, error)
             raise RequestError(500, str(error)) from error
+
+    async def naming_instance(
+        self, error: RequestError, version: Version, signature: str, columns: Columns, rows: int
+    ) -> RequestError:
+        """Return an error that names the first instance of a request that does not fit the signature.
+
+        Args:
+            error: What `predict` has raised.
+            version: Its argument, as the following ones are.
+            signature: Name of the signature.
+            columns: Inputs by name.
+            rows: Number of instances.
+
+        Returns:
+            `error` itself if it is about something else.
+        """
+        if not isinstance(error.__cause__, InvalidValueError):
+            return error
+        search = partial(first_wrong, partial(version.check, signature=signature), columns, rows)
+        if rows <= self.options.max_batch:
+            found = search()
+        else:
+            found = await asyncio.get_running_loop().run_in_executor(None, search)
+        if found is None:
+            return error
+        index, problem = found
+        text = f"the CSV row {problem.problem}" if isinstance(problem, CsvRowError) else str(problem)
+        return RequestError(error.status, f"Instance {index}: {text}")
 
     def describe(self) -> dict[str, Any]:
         """Return the name and the version of this server."""

@@ -22,7 +22,7 @@ from torch_estimator.export.instances import InstanceError, bare_value, decoded,
 from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
 from torch_estimator.json_text import parse_json, shortened
 from torch_estimator.serving.batcher import Columns, Result
-from torch_estimator.serving.catalog import ModelState, Version
+from torch_estimator.serving.catalog import Catalog, ModelState, Version
 from torch_estimator.serving.errors import RequestError
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -60,7 +60,13 @@ def read_json(body: bytes) -> Any:
         pass
     # Read it again: orjson refuses NaN and Infinity, which TensorFlow Serving takes, and its messages are short.
     try:
-        return parse_json(body.decode("utf-8-sig"))
+        content = parse_json(body.decode("utf-8-sig"))
+        if b"\\ud" in body.lower():
+            # JSON can name halves of surrogate pairs, such as \ud800, which are no text. This finds them.
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
+    except UnicodeEncodeError as error:
+        raise RequestError(400, "JSON Parse error: a string has one half of a surrogate pair.") from error
     except UnicodeDecodeError as error:
         raise RequestError(400, f"JSON Parse error: the body is not UTF-8 (byte {error.start}).") from error
     except (ValueError, RecursionError) as error:
@@ -77,8 +83,9 @@ def read_predict(body: bytes, version: Version) -> Call:
     name, signature = _signature(content, version)
     instances, inputs = content.get("instances"), content.get("inputs")
     if (instances is None) == (inputs is None):
-        given = "neither" if instances is None else "both"
-        raise RequestError(400, f"Give either 'instances' or 'inputs', but the request has {given}.")
+        if instances is None:
+            raise RequestError(400, "Missing 'inputs' or 'instances' key")
+        raise RequestError(400, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
     if inputs is not None:
         columns, rows = _columns(inputs, signature)
         return Call(name, columns, rows, by_row=False)
@@ -154,15 +161,27 @@ def write_examples(result: Result, method: str) -> bytes:
     return _dumps({"results": pairs}, result.is_finite)
 
 
-def write_status(state: ModelState, number: int | None) -> bytes:
+def write_status(catalog: Catalog, model: str, number: int | None, label: str | None) -> bytes:
     """Return the status of a model's versions, or of one of them.
 
+    Args:
+        catalog: The models.
+        model: Name of the model.
+        number: The version, if the request names one.
+        label: The label, if the request names one.
+
     Raises:
-        RequestError: There is no such version.
+        RequestError: There is no such model, version or label.
     """
-    known = state.states if number is None else {one: word for one, word in state.states.items() if one == number}
+    state = catalog.state(model) if catalog.has(model) else ModelState()
+    known = state.states
+    if label is not None:
+        number = state.number_of(label)
+    if number is not None:
+        known = {number: known[number]} if number in known else {}
     if not known:
-        raise RequestError(404, f"Could not find version {number} of the model")
+        what = "any versions" if number is None else f"version {number}"
+        raise RequestError(404, f"Could not find {what} of model {model}")
     return orjson.dumps(
         {
             "model_version_status": [

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ import uvicorn
 
 from torch_estimator.errors import InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving.connection import Connection
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.service import PredictionService
 
@@ -54,11 +56,12 @@ def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], 
         UserError: A model cannot be served at all.
     """
     _allow_many_connections()
+    _check_certificate(options)
     service = PredictionService(options)
     app = ServingApp(service)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Connection.with_limit(options.body_secs),
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -81,6 +84,24 @@ def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], 
             runner.run(server.serve(sockets=[listener]))
     finally:
         service.close()
+
+
+def _check_certificate(options: ServingOptions) -> None:
+    """Check that the certificate and the key can be used.
+
+    Raises:
+        InvalidValueError: They cannot.
+    """
+    if options.tls_certificate is None:
+        return
+    try:
+        # Without a password, OpenSSL would ask for that of an encrypted key at the terminal.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(options.tls_certificate, options.tls_key, password=b"")
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(
+            f"the certificate {options.tls_certificate} with the key {options.tls_key} cannot be used: {error}."
+        ) from error
 
 
 def _allow_many_connections() -> None:

@@ -1,0 +1,117 @@
+"""Settings of the server in a YAML file.
+
+Such a file looks like this::
+
+    models:
+      - name: census
+        path: runs/census/export/census
+        policy: latest(2)
+    port: 8501
+    max_batch: 128
+
+The keys are the fields of `ServingOptions` and, for each model, of `ServedModel`. Paths are relative to the directory
+in which the server is started, as on the command line.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.json_text import shortened
+from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
+
+if TYPE_CHECKING:
+    from yaml import Node
+
+_Made = TypeVar("_Made")
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """Return the settings in a YAML file, as arguments of `ServingOptions`.
+
+    Raises:
+        InvalidValueError: The file cannot be read, or has a wrong key or value; the message names the line.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise InvalidValueError("--config needs PyYAML: pip install 'torch-estimator[serve]'.") from error
+    try:
+        text = files.read_text(path)
+        # The nodes know their lines, which the values do not.
+        root, content = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {files.reason(error)}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # The message of a YAMLError has several lines.
+        raise InvalidValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+    if root is None:
+        return {}
+    return _fields(ServingOptions, root, content, path)
+
+
+def _fields(kind: type, node: Node, content: Any, path: str) -> dict[str, Any]:
+    """Return the arguments of a dataclass in a mapping of YAML."""
+    where = _place(node, path)
+    if not isinstance(content, dict):
+        raise InvalidValueError(f"{where} must have keys and values, but has {shortened(content)}.")
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key, where = key_node.value, _place(key_node, path)
+        if key not in hints:
+            raise InvalidValueError(f"{where} has the unknown key {shortened(key)}; the keys are {', '.join(hints)}.")
+        if key in values:
+            raise InvalidValueError(f"{where} has the key {key!r} a second time; remove one of them.")
+        values[key] = _value(hints[key], key, value_node, content[key], path)
+    return values
+
+
+def _value(hint: Any, key: str, node: Node, value: Any, path: str) -> Any:
+    where = _place(node, path)
+    if hint is VersionPolicy:
+        # YAML reads a single version as a number.
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise InvalidValueError(
+                f"{where}: {key} must be such as latest(2), all or 1,3, but got {shortened(value)}."
+            )
+        return _located(where, lambda: VersionPolicy.parse(str(value)))
+    if key == "models":
+        if not isinstance(value, list):
+            raise InvalidValueError(f"{where}: models must be a list, but got {shortened(value)}.")
+        return tuple(_model(one, content, path) for one, content in zip(node.value, value, strict=True))
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and types.NoneType in kinds:
+        return None
+    (wanted,) = (kind for kind in kinds if kind is not types.NoneType)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted:
+        raise InvalidValueError(f"{where}: {key} must be {_WORDS[wanted]}, but got {shortened(value)}.")
+    return value
+
+
+def _model(node: Node, content: Any, path: str) -> ServedModel:
+    values = _fields(ServedModel, node, content, path)
+    where = _place(node, path)
+    if "name" not in values:
+        raise InvalidValueError(f"{where} has a model without the key 'name'.")
+    return _located(where, lambda: ServedModel(**values))
+
+
+def _located(where: str, make: Callable[[], _Made]) -> _Made:
+    try:
+        return make()
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{where}: {error}") from error
+
+
+def _place(node: Node, path: str) -> str:
+    return f"{path}, line {node.start_mark.line + 1}"

@@ -1,0 +1,93 @@
+"""A connection of HTTP/1.1: uvicorn's, with limits for clients that are slow, silent, or send headers without end.
+
+uvicorn itself limits only how long a connection may be idle between two requests. A client that sends half a header, or
+none at all, or that never reads its answer, would keep its connection and its memory for ever.
+
+A request costs nothing more than the count of its first bytes. A timer looks at each connection now and then, and finds
+out from uvicorn's own state whether it has come any further since the last look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MOST_HEADER_BYTES = 2**16
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection with limits.
+
+    Attributes:
+        stalled_secs: A connection is closed if it makes no progress in this time, and at the latest in twice this time.
+            Set it on a subclass, as `with_limit` does.
+    """
+
+    stalled_secs = 30.0
+
+    _unfinished = 0
+    _checks: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def with_limit(cls, secs: float) -> type[Connection]:
+        """Return a class of connections that may stall for some seconds."""
+        return type("Connection", (cls,), {"stalled_secs": secs})
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._checks = self.loop.call_later(self.stalled_secs, self._check, self._progress())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._checks is not None:
+            self._checks.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # uvicorn makes the scope at the first byte of a request, and gives it a method when its headers are complete.
+        if self.scope is not None and "method" in self.scope:
+            self._unfinished = 0
+            return
+        self._unfinished += len(data)
+        if self._unfinished > _MOST_HEADER_BYTES and not self.transport.is_closing():
+            self._refuse(431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no HTTP."""
+        self._refuse(400, "Bad Request", "The request is not valid HTTP/1.1.")
+
+    def _refuse(self, status: int, phrase: str, sentence: str) -> None:
+        body = f'{{"error":"{sentence}"}}'
+        head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(f"{head}connection: close\r\n\r\n{body}".encode())
+        # Else an answer is on its way, which another one must not interrupt.
+        self.transport.close()
+
+    def _check(self, before: object) -> None:
+        """Close the connection if it is where it was at the last look, and waits for the client."""
+        now = self._progress()
+        if now is not None and now == before:
+            if self.flow.write_paused:
+                # Closing in order would wait until the client has read what is buffered, which it does not.
+                self.transport.abort()
+            elif self._unfinished:
+                self._refuse(408, "Request Timeout", f"The headers were not sent within {self.stalled_secs:g} s.")
+            else:
+                self.transport.close()
+            return
+        self._checks = self.loop.call_later(self.stalled_secs, self._check, now)
+
+    def _progress(self) -> object:
+        """Return a value that stays the same while the client does not go on, or None if it has nothing to do.
+
+        The client has to read if there is too much to send, and to send unless a request is being answered, which has
+        limits of its own, or the connection is idle between two requests, for which uvicorn has a timer.
+        """
+        if self.flow.write_paused:
+            return "reading", self.cycle, self.transport.get_write_buffer_size()
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if is_answered and self.timeout_keep_alive_task is None:
+            return "sending", self.cycle
+        return None

@@ -1,0 +1,215 @@
+"""Description of the REST interface as an OpenAPI 3.1 document, with schemas made from the signatures of the models.
+
+A schema describes the default version of a model. Some rules cannot be said in a schema: the columns of ``inputs`` must
+be equally long, rows of CSV must have the right fields, and NaN and infinities are written as TensorFlow Serving writes
+them, which is more than JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
+from torch_estimator.serving.catalog import ModelState, Version
+from torch_estimator.serving.service import PredictionService
+
+Schema = dict[str, Any]
+
+_BYTES: Schema = {
+    "type": "object",
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64", "pattern": "^([A-Za-z0-9+/]{4})*$"}},
+    "required": ["b64"],
+    "additionalProperties": False,
+}
+_SCALARS: Mapping[str, Schema] = {
+    "DT_STRING": {"type": "string"},
+    "DT_FLOAT": {"type": "number"},
+    "DT_DOUBLE": {"type": "number"},
+    "DT_INT32": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+    "DT_INT64": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    "DT_BOOL": {"type": "boolean"},
+}
+_PROBLEMS = {
+    400: "The request is wrong; the sentence names the instance and the input.",
+    401: "The request needs a token.",
+    404: "There is no such model or version.",
+    408: "The body was not sent in time.",
+    413: "The body is too large.",
+    429: "Too many instances wait; try again later.",
+    504: "The request has waited for too long.",
+}
+_VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
+_LABEL = {"name": "label", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def document(service: PredictionService) -> dict[str, Any]:
+    """Return the OpenAPI document of a server, for the versions that are loaded now."""
+    paths: dict[str, Any] = {
+        "/metrics": {"get": _operation("metrics", "Metrics in Prometheus' format", _text(), ())},
+        "/monitoring/prometheus/metrics": {
+            "get": _operation("monitoring_metrics", "The same, where TensorFlow Serving has them", _text(), ())
+        },
+        "/openapi.json": {"get": _operation("openapi", "This document", _json({"type": "object"}), ())},
+    }
+    schemas: dict[str, Any] = {"Error": _object({"error": {"type": "string"}}), "Status": _status_schema()}
+    for name in service.catalog.names():
+        state = service.catalog.state(name)
+        if state.default is not None:
+            schemas |= _model_schemas(name, state.versions[state.default])
+        paths |= _model_paths(name, state, schemas)
+    described = service.describe()
+    content: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": described["name"], "version": described["version"]},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if service.options.token_file is not None:
+        content["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        content["security"] = [{"token": []}]
+    return content
+
+
+def _model_paths(name: str, state: ModelState, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operations on a model, its versions and its labels."""
+    paths: dict[str, Any] = {}
+    model = f"/v1/models/{name}"
+    places = [("", model, ()), ("_of_version", f"{model}/versions/{{version}}", (_VERSION,))]
+    if state.labels:
+        places.append(("_of_label", f"{model}/labels/{{label}}", (_LABEL,)))
+    for suffix, place, parameters in places:
+        status = _json({"$ref": "#/components/schemas/Status"})
+        metadata = _json({"type": "object"})
+        shared = {"parameters": list(parameters)} if parameters else {}
+        paths[place] = {
+            "get": _operation(f"{name}_status{suffix}", "State of the versions", status, (400, 401, 404)),
+            **shared,
+        }
+        paths[f"{place}/metadata"] = {
+            "get": _operation(f"{name}_metadata{suffix}", "Signatures", metadata, (400, 401, 404)),
+            **shared,
+        }
+        for method in ("predict", "classify", "regress"):
+            if f"{name}.{method}.request" in schemas:
+                answer = _json({"$ref": f"#/components/schemas/{name}.{method}.answer"})
+                operation = _operation(f"{name}_{method}{suffix}", method.capitalize(), answer, tuple(_PROBLEMS))
+                request = {"$ref": f"#/components/schemas/{name}.{method}.request"}
+                operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": request}}}
+                paths[f"{place}:{method}"] = {"post": operation, **shared}
+    return paths
+
+
+def _model_schemas(name: str, version: Version) -> dict[str, Any]:
+    """Return the schemas of the requests and the answers of a model."""
+    signatures = version.export.signatures
+    schemas: dict[str, Any] = {}
+    requests, answers = [], []
+    for key, signature in signatures.items():
+        schemas[f"{name}.{key}.instance"] = _instance(signature)
+        instance = {"$ref": f"#/components/schemas/{name}.{key}.instance"}
+        named = {"signature_name": {"const": key}}
+        required = () if key == "serving_default" else ("signature_name",)
+        rows = _object({**named, "instances": _list(instance)}, required=("instances", *required))
+        columns = _object({**named, "inputs": _inputs(signature)}, required=("inputs", *required))
+        requests += [{**rows, "not": {"required": ["inputs"]}}, {**columns, "not": {"required": ["instances"]}}]
+        outputs = {output: _row(info, is_input=False) for output, info in signature.outputs.items()}
+        row, column = _object(outputs), _object({output: _list(schema) for output, schema in outputs.items()})
+        if len(outputs) == 1:
+            # TensorFlow Serving drops the name of a single output.
+            ((output, row),) = outputs.items()
+            column = _list(row)
+        answers += [_object({"predictions": _list(row)}), _object({"outputs": column})]
+    schemas[f"{name}.predict.request"] = {"anyOf": requests}
+    schemas[f"{name}.predict.answer"] = {"anyOf": answers}
+    pair: Schema = {
+        "type": "array",
+        "prefixItems": [{"type": ["string", "integer"]}, {"type": "number"}],
+        "items": False,
+    }
+    for method, kind, result in (("classify", CLASSIFY, _list(pair)), ("regress", REGRESS, {"type": "number"})):
+        fitting = [(key, signature) for key, signature in signatures.items() if signature.method_name == kind]
+        if not fitting:
+            continue
+        of_method = []
+        for place, (key, signature) in enumerate(fitting):
+            instance = {"$ref": f"#/components/schemas/{name}.{key}.instance"}
+            fields = {"signature_name": {"const": key}, "examples": _list(instance), "context": _object({})}
+            # Without a name, the first signature of the method answers, or serving_default if it is one of them.
+            needs_name = place > 0 and key != "serving_default"
+            required = ("examples", "signature_name") if needs_name else ("examples",)
+            of_method.append(_object(fields, required=required))
+        schemas[f"{name}.{method}.request"] = {"anyOf": of_method}
+        schemas[f"{name}.{method}.answer"] = _object({"results": _list(result)})
+    return schemas
+
+
+def _instance(signature: Signature) -> Schema:
+    """Return the schema of one row."""
+    rows = {key: _row(info, is_input=True) for key, info in signature.inputs.items()}
+    needed = [key for key, info in signature.inputs.items() if info.default is None]
+    instance = {**_object(rows, required=needed), "additionalProperties": False}
+    if len(rows) == 1:
+        return {"anyOf": [instance, *rows.values()]}
+    return instance
+
+
+def _inputs(signature: Signature) -> Schema:
+    """Return the schema of the columns of a request."""
+    columns = {key: _list(_row(info, is_input=True)) for key, info in signature.inputs.items()}
+    needed = [key for key, info in signature.inputs.items() if info.default is None]
+    inputs = _object(columns, required=needed)
+    if len(columns) == 1:
+        return {"anyOf": [inputs, *columns.values()]}
+    return inputs
+
+
+def _row(info: TensorInfo, *, is_input: bool) -> Schema:
+    """Return the schema of an input's or output's value for one row."""
+    scalar = _SCALARS[info.dtype]
+    if is_input and info.dtype == "DT_STRING":
+        scalar = {"anyOf": [scalar, _BYTES]}
+    if not is_input and info.dtype == "DT_STRING":
+        scalar = {"type": ["string", "object"]}
+    schema = scalar
+    for size in reversed(info.shape[1:]):
+        schema = {"type": "array", "items": schema}
+        if size >= 0:
+            schema |= {"minItems": size, "maxItems": size}
+    if is_input and info.shape[1:] in ((), (1,), (-1,)):
+        # A single value may be given bare, and as a list.
+        alternative = {"type": "array", "items": scalar, "minItems": 1, "maxItems": 1}
+        return {"anyOf": [scalar, schema if info.holds_lists else alternative]}
+    return schema
+
+
+def _status_schema() -> Schema:
+    status = _object({"error_code": {"type": "string"}, "error_message": {"type": "string"}})
+    version = _object({"version": {"type": "string"}, "state": {"type": "string"}, "status": status})
+    return _object({"model_version_status": _list(version)})
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+def _object(fields: Mapping[str, Schema], required: Iterable[str] | None = None) -> Schema:
+    return {"type": "object", "properties": dict(fields), "required": list(fields if required is None else required)}
+
+
+def _operation(identifier: str, summary: str, answer: Schema, problems: Iterable[int]) -> dict[str, Any]:
+    error = _json({"$ref": "#/components/schemas/Error"})
+    responses = {str(code): {"description": _PROBLEMS[code], **error} for code in problems}
+    return {
+        "operationId": identifier,
+        "summary": summary,
+        "responses": {"200": {"description": "The answer.", **answer}, **responses},
+    }
+
+
+def _json(schema: Schema) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _text() -> dict[str, Any]:
+    return {"content": {"text/plain": {"schema": {"type": "string"}}}}
