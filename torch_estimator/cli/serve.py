@@ -43,6 +43,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     for flag, kind, default, metavar, text in _NUMBERS:
         parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+    parser.add_argument(
+        "--grpc-port", type=int, metavar="PORT", help="also answer gRPC at this port; 0 takes a free one"
+    )
     parser.add_argument("--token-file", metavar="FILE", help="bearer tokens that requests need, one a line")
     parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file of the certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
@@ -59,13 +62,19 @@ def run(options: argparse.Namespace) -> None:
     from torch_estimator.serving.worker import listen, serve
 
     settings = _settings(options)
+    reserved = None
+    if settings.grpc_port is not None:
+        from torch_estimator.serving.grpc_server import reserve_port
+
+        settings, reserved = reserve_port(settings)
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
+    rpc = "" if reserved is None else f" and gRPC at {host}:{settings.grpc_port}"
 
     def ready() -> None:
-        print(f"Serving {names} at {scheme}://{host}:{port} (Ctrl-C ends it).", flush=True)
+        print(f"Serving {names} at {scheme}://{host}:{port}{rpc} (Ctrl-C ends it).", flush=True)
 
     serve(settings, listener, ready)
 
@@ -75,7 +84,7 @@ def _settings(options: argparse.Namespace) -> ServingOptions:
     from torch_estimator.serving.options import ServingOptions, VersionPolicy
 
     policy = VersionPolicy.parse(options.versions)
-    names = ("registry", "host", "token_file", "tls_certificate", "tls_key", "access_log")
+    names = ("registry", "host", "token_file", "tls_certificate", "tls_key", "access_log", "grpc_port")
     numbers = (flag.removeprefix("--").replace("-", "_") for flag, *_ in _NUMBERS)
     return ServingOptions(
         models=tuple(_model(text, policy) for text in options.model),

@@ -34,6 +34,7 @@ from torch_estimator.serving.http import (
     respond_error,
 )
 from torch_estimator.serving.metrics import CONTENT_TYPE
+from torch_estimator.serving.open_inference import OpenInferenceRest
 from torch_estimator.serving.service import PredictionService
 
 logger = logging.getLogger("torch_estimator")
@@ -89,6 +90,7 @@ class ServingApp:
         self._tokens = _read_tokens(service.options.token_file)
         self._access_log = AccessLog(service.options.access_log)
         self._most_bytes = int(service.options.max_body_mb * 2**20)
+        self._open_inference = OpenInferenceRest(service)
         # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
         self._targets: dict[str, _Target] = {}
         self._other = Starlette(
@@ -135,6 +137,8 @@ class ServingApp:
         path: str = scope["path"]
         if path.startswith("/v1/models/"):
             await self._tensorflow(scope, receive, send, answered)
+        elif path.startswith("/v2/") or path == "/v2":
+            await self._open_inference.answer(scope, receive, send, answered)
         else:
             await self._other(scope, receive, send)
 
@@ -185,9 +189,18 @@ class ServingApp:
         Raises:
             RequestError: The server wants a token, and the request has none of them.
         """
-        if not self._tokens or scope["path"] in ("/v2/health/live", "/v2/health/ready"):
+        if self._tokens and scope["path"] not in ("/v2/health/live", "/v2/health/ready"):
+            self.check_authorization(header(scope, b"authorization") or b"")
+
+    def check_authorization(self, value: bytes) -> None:
+        """Check what a client has sent as ``Authorization``.
+
+        Raises:
+            RequestError: The server wants a token, and this is none of them.
+        """
+        if not self._tokens:
             return
-        given = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
+        given = value.removeprefix(b"Bearer ")
         # Compare with every token in constant time, so that the time tells nothing about them.
         if sum(hmac.compare_digest(given, token) for token in self._tokens) == 0:
             raise RequestError(401, "The request needs an 'Authorization: Bearer' header with a token of this server.")
