@@ -3,8 +3,8 @@
 It runs in the event loop of the worker, so that its requests and those of REST are batched together. Several workers
 listen on the same port, and the kernel divides the connections among them.
 
-Messages are made from ``protos/open_inference.pb``, the translation of the file ``.proto`` beside it, in a pool of their
-own: a program that also uses another client of the protocol would otherwise have two messages of the same name.
+Messages are made from ``protos/open_inference.pb``, which is the translation of the file ``.proto`` beside it. They are
+in a pool of their own, because a program that also imports tritonclient would otherwise have two messages of one name.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
+
+# Stubs are not a dependency.
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.serving.access_log import AccessLog
@@ -197,10 +199,7 @@ class GrpcServer:
                     code, message = _CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message
                 except DecodeError:
                     answered.status = 400
-                    code, message = (
-                        grpc.StatusCode.INVALID_ARGUMENT,
-                        f"The request is no {name}Request of the protocol.",
-                    )
+                    code, message = _CODES[400], f"The request is no {name}Request of the protocol."
                 except asyncio.CancelledError:
                     # The client has gone, or its deadline has passed.
                     answered.status = 499

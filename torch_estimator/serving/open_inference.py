@@ -4,8 +4,8 @@ A request to ``/v2/models/NAME[/versions/V]/infer`` has inputs with name, dataty
 
     {"inputs": [{"name": "age", "datatype": "FP32", "shape": [1], "data": [25]}], "outputs": [{"name": "logits"}]}
 
-The data of an input may instead follow the JSON as bytes. Then the input has the parameter ``binary_data_size``, and the
-header ``Inference-Header-Content-Length`` says where the JSON ends. An answer has the same form; the parameter
+The data of an input may instead follow the JSON as bytes. Then the input has the parameter ``binary_data_size``, and
+the header ``Inference-Header-Content-Length`` says where the JSON ends. An answer has the same form; the parameter
 ``binary_data`` of an output, or ``binary_data_output`` of the request, asks for bytes.
 
 The parameter ``signature_name`` of a request chooses the signature. The protocol in gRPC is in ``grpc_server.py``.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +209,7 @@ def find_signature(parameters: Mapping[str, Any], version: Version) -> tuple[str
 
 
 def chosen_outputs(
-    requested: list[tuple[str, Mapping[str, Any]]], signature: Signature, is_binary: bool
+    requested: Sequence[tuple[str, Mapping[str, Any]]], signature: Signature, is_binary: bool
 ) -> list[tuple[str, bool]]:
     """Return the name of each output to return, and whether it is to be binary.
 

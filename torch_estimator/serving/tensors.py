@@ -69,10 +69,11 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature) -> tuple[
         signature: The signature that they are for.
 
     Raises:
-        RequestError: An input is missing, unknown, of another type or shape, or has more or fewer elements than it says.
+        RequestError: An input is missing, unknown, of another type or shape, or has not as many elements as it says.
     """
     columns: dict[str, Any] = {}
-    rows, elements = -1, 0
+    empty: list[InputTensor] = []
+    rows, has_elements = -1, False
     for tensor in tensors:
         name, shape = tensor.name, tensor.shape
         info = signature.inputs.get(name)
@@ -89,15 +90,19 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature) -> tuple[
             rows = shape[0]
         elif shape[0] != rows:
             raise RequestError(400, f"Input {name} has {shape[0]} rows, but the inputs before it have {rows}.")
-        # This comes before the rows are divided: the shape [3000000000, 0] needs no element, but very many lists.
-        elements = max(elements, count)
-        if shape[0] > max(1, elements):
-            raise RequestError(
-                400, f"Input {name} has {shape[0]} rows, but the request has no element for each of them."
-            )
-        columns[name] = _column(tensor, info, count)
+        if count:
+            columns[name] = _column(tensor, info, count)
+            has_elements = True
+        else:
+            columns[name] = None
+            empty.append(tensor)
     if rows < 1:
         raise RequestError(400, "The request has no instance; give inputs with at least one row.")
+    if empty and rows > 1 and not has_elements:
+        # The shape [3000000000, 0] has no element, but would be made into as many empty lists.
+        raise RequestError(400, f"The request has {rows} rows, but no element; give one row at a time.")
+    for tensor in empty:
+        columns[tensor.name] = _column(tensor, signature.inputs[tensor.name], 0)
     if len(columns) < len(signature.inputs):
         _add_defaults(columns, signature, rows)
     return columns, rows
@@ -134,7 +139,7 @@ def _column(tensor: InputTensor, info: TensorInfo, count: int) -> Any:
     if isinstance(data, bytes):
         if tensor.datatype != "BYTES":
             return _numbers(tensor, data, info, count)
-        elements = split_bytes(data, count, tensor.name)
+        elements: list[Any] = split_bytes(data, count, tensor.name)
     else:
         elements = _flat(data, len(tensor.shape))
         if len(elements) != count:
