@@ -289,7 +289,7 @@ def read_infer(request: Any, version: Version) -> InferCall:
     tensors = []
     for index, one in enumerate(inputs):
         if one.parameters:
-            check_parameters(one.parameters, f"Input {one.name}")
+            check_parameters(one.parameters, "Input", one.name)
         if raw and one.HasField("contents"):
             raise RequestError(400, f"Input {one.name} has contents beside raw_input_contents; give one of them.")
         data = raw[index] if raw else _typed_data(one)

@@ -229,20 +229,26 @@ def chosen_outputs(
         if name in outputs:
             raise RequestError(400, f"Output {name} is requested twice.")
         if parameters:
-            check_parameters(parameters, f"Output {name}")
+            check_parameters(parameters, "Output", name)
         outputs[name] = _flag(parameters, "binary_data", is_binary)
     return list(outputs.items()) or [(name, is_binary) for name in signature.outputs]
 
 
-def check_parameters(parameters: Mapping[str, Any], where: str) -> None:
+def check_parameters(parameters: Mapping[str, Any], kind: str, name: str) -> None:
     """Check that an input or output asks for no extension that the server lacks.
+
+    Args:
+        parameters: The parameters of the input or output.
+        kind: ``Input`` or ``Output``.
+        name: Its name.
 
     Raises:
         RequestError: It does.
     """
-    for name in ("shared_memory_region", "classification"):
-        if name in parameters:
-            raise RequestError(400, f"{where} has the parameter {name!r}, an extension that the server lacks.")
+    for extension in ("shared_memory_region", "classification"):
+        if extension in parameters:
+            where = f"{kind} {shortened(name)}"
+            raise RequestError(400, f"{where} has the parameter {extension!r}, an extension that the server lacks.")
 
 
 def read_infer(body: bytes, header_length: bytes | None, version: Version) -> InferCall:
@@ -263,7 +269,7 @@ def read_infer(body: bytes, header_length: bytes | None, version: Version) -> In
     request_id = content.get("id", "")
     if not isinstance(request_id, str):
         raise RequestError(400, f"'id' must be a string, but got {shortened(request_id)}.")
-    parameters = _parameters(content, "The request")
+    parameters = _parameters(content, "The request", "")
     name, signature = find_signature(parameters, version)
     tensors = []
     for index, one in enumerate(_objects(content, "inputs")):
@@ -303,8 +309,8 @@ def _input(one: Mapping[str, Any], index: int, body: bytes, at: int) -> tuple[In
         raise RequestError(400, f"Input {index} must have a 'name', a 'datatype' and a list as 'shape'.")
     parameters = one.get("parameters")
     if parameters is not None:
-        parameters = _parameters(one, f"Input {name}")
-        check_parameters(parameters, f"Input {shortened(name)}")
+        parameters = _parameters(one, "Input", name)
+        check_parameters(parameters, "Input", name)
         size = parameters.get("binary_data_size")
         if size is not None:
             if type(size) is not int or not 0 <= size <= len(body) - at:
@@ -325,21 +331,22 @@ def _output(one: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     name = one.get("name")
     if not isinstance(name, str):
         raise RequestError(400, f"Each of 'outputs' must have a string as 'name', but one has {shortened(name)}.")
-    return name, _parameters(one, f"Output {shortened(name)}")
+    return name, _parameters(one, "Output", name)
 
 
 def _objects(content: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     value = content.get(name)
-    if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or set(map(type, value)) != {dict}:
         raise RequestError(400, f"{name!r} must be a list of objects, but got {shortened(value)}.")
     return value
 
 
-def _parameters(content: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+def _parameters(content: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
     parameters = content.get("parameters")
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
+        where = f"{kind} {shortened(name)}" if name else kind
         raise RequestError(400, f"{where} must have an object as 'parameters', not {shortened(parameters)}.")
     return parameters
 

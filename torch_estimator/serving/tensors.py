@@ -33,12 +33,15 @@ DATATYPES = {
 }
 """The protocol's name of each type of a signature."""
 
-_NUMPY_TYPES = {"FP32": "<f4", "FP64": "<f8", "INT32": "<i4", "INT64": "<i8", "BOOL": "|u1"}
+_NUMPY_TYPES: dict[str, np.dtype[Any]] = {
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "BOOL": np.dtype("u1"),
+}
 
 _LENGTH = struct.Struct("<I")
-
-# A single value per row may be given as `[rows]` or as `[rows, 1]`.
-_SINGLE: tuple[tuple[int, ...], ...] = ((), (1,))
 
 # Lists of different lengths can only be run together if they are lists, and it takes long to make many of them.
 _MOST_IN_LISTS = 1024
@@ -85,7 +88,11 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature) -> tuple[
         if tensor.datatype != DATATYPES[info.dtype]:
             wanted = DATATYPES[info.dtype]
             raise RequestError(400, f"Input {name} has the datatype {wanted}, not {shortened(tensor.datatype)}.")
-        count = _count(name, shape, info)
+        if len(shape) == len(info.shape) == 1 and type(shape[0]) is int and 0 <= shape[0] < 2**63:
+            # The usual case, checked faster.
+            count = shape[0]
+        else:
+            count = _count(name, shape, info)
         if rows < 0:
             rows = shape[0]
         elif shape[0] != rows:
@@ -114,15 +121,25 @@ def _count(name: str, shape: Sequence[int], info: TensorInfo) -> int:
     Raises:
         RequestError: The input cannot have this shape.
     """
-    sizes = info.shape[1:]
-    if len(shape) > len(sizes) + 2 or any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
+    if not shape or len(shape) > len(info.shape) + 1:
         raise _wrong_shape(name, shape, info)
-    if not shape:
+    if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
         raise _wrong_shape(name, shape, info)
     given = tuple(shape[1:])
-    if given != sizes and not (sizes in _SINGLE and given in _SINGLE) and not (info.holds_lists and len(given) < 2):
+    if _is_single(info):
+        fits = given in ((), (1,))
+    elif info.holds_lists:
+        fits = len(given) < 2
+    else:
+        fits = given == info.shape[1:]
+    if not fits:
         raise _wrong_shape(name, shape, info)
     return math.prod(shape)
+
+
+def _is_single(info: TensorInfo) -> bool:
+    """Return whether the rows are single values. They may be given as ``[rows]`` or as ``[rows, 1]``."""
+    return len(info.shape) == 1 or info.shape[1:] == (1,)
 
 
 def _wrong_shape(name: str, shape: Sequence[int], info: TensorInfo) -> RequestError:
@@ -147,7 +164,7 @@ def _column(tensor: InputTensor, info: TensorInfo, count: int) -> Any:
                 400,
                 f"Input {tensor.name} has {len(elements)} elements, but its shape {list(tensor.shape)} has {count}.",
             )
-    if info.shape[1:] in _SINGLE:
+    if _is_single(info):
         return elements
     for size in reversed(tensor.shape[1:]):
         elements = [elements[at : at + size] for at in range(0, len(elements), size)] if size else []
@@ -164,7 +181,7 @@ def _flat(data: list[Any], most_depth: int) -> list[Any]:
 
 
 def _numbers(tensor: InputTensor, data: bytes, info: TensorInfo, count: int) -> Any:
-    dtype = np.dtype(_NUMPY_TYPES[tensor.datatype])
+    dtype = _NUMPY_TYPES[tensor.datatype]
     if len(data) != count * dtype.itemsize:
         raise RequestError(
             400,
@@ -176,7 +193,7 @@ def _numbers(tensor: InputTensor, data: bytes, info: TensorInfo, count: int) -> 
         if array.max(initial=0) > 1:
             raise RequestError(400, f"Input {tensor.name} has the byte {array.max()}; a BOOL is 0 or 1.")
         array = array.view(np.bool_)
-    if info.shape[1:] in _SINGLE:
+    if _is_single(info):
         # All requests have the same shape here, so that they can be run together.
         return array
     array = array.reshape(tensor.shape)
