@@ -60,7 +60,13 @@ def read_json(body: bytes) -> Any:
         pass
     # Read it again: orjson refuses NaN and Infinity, which TensorFlow Serving takes, and its messages are short.
     try:
-        return parse_json(body.decode("utf-8-sig"))
+        content = parse_json(body.decode("utf-8-sig"))
+        if b"\\ud" in body.lower():
+            # JSON can name halves of surrogate pairs, such as \ud800, which are no text. This finds them.
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
+    except UnicodeEncodeError as error:
+        raise RequestError(400, "JSON Parse error: a string has one half of a surrogate pair.") from error
     except UnicodeDecodeError as error:
         raise RequestError(400, f"JSON Parse error: the body is not UTF-8 (byte {error.start}).") from error
     except (ValueError, RecursionError) as error:
