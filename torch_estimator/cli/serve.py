@@ -49,6 +49,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--host", help="address to listen on (default: this machine only)")
     for flag, kind, default, metavar, text in _NUMBERS:
         parser.add_argument(flag, type=kind, metavar=metavar, help=f"{text} (default: {default})")
+    parser.add_argument(
+        "--grpc-port", type=int, metavar="PORT", help="also answer gRPC at this port; 0 takes a free one"
+    )
     parser.add_argument("--token-file", metavar="FILE", help="bearer tokens that requests need, one a line")
     parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file of the certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
@@ -67,16 +70,22 @@ def run(options: argparse.Namespace) -> None:
     settings = _settings(options)
     # uvicorn raises SIGTERM once more when it has answered everything, which would be reported as a failure.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    reserved = None
+    if settings.grpc_port is not None:
+        from torch_estimator.serving.grpc_server import reserve_port
+
+        settings, reserved = reserve_port(settings)
     listener = listen(settings)
     host, port = listener.getsockname()[:2]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
+    rpc = "" if reserved is None else f" and gRPC at {host}:{settings.grpc_port}"
     if settings.serves_whole_registry:
         names += f"{' and ' if names else ''}the models of {settings.registry}"
 
     def ready() -> None:
-        print(f"Serving {names} at {scheme}://{address} (Ctrl-C ends it).", flush=True)
+        print(f"Serving {names} at {scheme}://{address}{rpc} (Ctrl-C ends it).", flush=True)
 
     serve(settings, listener, ready)
 

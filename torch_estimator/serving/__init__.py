@@ -1,5 +1,6 @@
 """Server of exports: versions, batching, TensorFlow Serving's REST and the Open Inference Protocol.
 
 ``options.py`` has the settings, ``catalog.py`` finds and loads versions, ``batcher.py`` runs requests together,
-``service.py`` ties these together for the protocols (``tensorflow_rest.py``), and ``app.py`` is the ASGI application.
+``service.py`` ties these together for the protocols (``tensorflow_rest.py``, ``open_inference.py`` and, over gRPC,
+``grpc_server.py``; the latter two share ``tensors.py``), and ``app.py`` is the ASGI application.
 """

@@ -39,6 +39,7 @@ from torch_estimator.serving.http import (
     respond_error,
 )
 from torch_estimator.serving.metrics import CONTENT_TYPE
+from torch_estimator.serving.open_inference import OpenInferenceRest
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.tracing import Trace, find_tracer
 
@@ -98,6 +99,7 @@ class ServingApp:
         self._access_log = AccessLog(service.options.access_log)
         self._tracer = find_tracer()
         self._most_bytes = int(service.options.max_body_mb * 2**20)
+        self._open_inference = OpenInferenceRest(service)
         # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
         self._targets: dict[tuple[str, bytes], _Target] = {}
         self._other = Starlette(
@@ -163,6 +165,8 @@ class ServingApp:
             path = path.removeprefix(root)
         if path.startswith(("/v1/", "/V1/")):
             await self._tensorflow(scope, receive, send, answered)
+        elif path.startswith("/v2/") or path == "/v2":
+            await self._open_inference.answer(scope, receive, send, answered)
         else:
             await self._answer_other(scope, receive, send, answered)
 

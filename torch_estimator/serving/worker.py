@@ -79,9 +79,12 @@ def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], 
     service.start()
     try:
         server = uvicorn.Server(config)
-        ready()
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(server.serve(sockets=[listener]))
+            if options.grpc_port is not None:
+                runner.run(_serve_both(server, app, listener, ready))
+            else:
+                ready()
+                runner.run(server.serve(sockets=[listener]))
     finally:
         service.close()
 
@@ -102,6 +105,24 @@ def _check_certificate(options: ServingOptions) -> None:
         raise InvalidValueError(
             f"the certificate {options.tls_certificate} with the key {options.tls_key} cannot be used: {error}."
         ) from error
+
+
+async def _serve_both(
+    server: uvicorn.Server, app: ServingApp, listener: socket.socket, ready: Callable[[], None]
+) -> None:
+    """Serve REST and gRPC until the end of the server."""
+    # Without gRPC this module is not needed, and it takes time and memory.
+    from torch_estimator.serving.grpc_server import GrpcServer
+
+    rpc = GrpcServer(app)
+    await rpc.start()
+    ready()
+    # uvicorn raises the signal again when it has ended, which would end the process before gRPC has answered. Its
+    # handlers around both take that signal, and raise it when both have ended.
+    with server.capture_signals():
+        async with asyncio.TaskGroup() as both:
+            both.create_task(rpc.stop_after(lambda: server.should_exit))
+            both.create_task(server.serve(sockets=[listener]))
 
 
 def _allow_many_connections() -> None:

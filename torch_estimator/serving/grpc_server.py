@@ -1,0 +1,337 @@
+"""The Open Inference Protocol v2 over gRPC: the service ``inference.GRPCInferenceService``.
+
+It runs in the event loop of the worker, so that its requests and those of REST are batched together. Several workers
+listen on the same port, and the kernel divides the connections among them.
+
+Messages are made from ``protos/open_inference.pb``, which is the translation of the file ``.proto`` beside it. They are
+in a pool of their own, because a program that also imports tritonclient would otherwise have two messages of one name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+# Stubs are not a dependency.
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.serving.access_log import AccessLog
+from torch_estimator.serving.app import Answered, ServingApp
+from torch_estimator.serving.batcher import Result
+from torch_estimator.serving.catalog import Version
+from torch_estimator.serving.errors import RequestError
+from torch_estimator.serving.open_inference import (
+    EXTENSIONS,
+    InferCall,
+    check_parameters,
+    chosen_outputs,
+    describe_model,
+    find_signature,
+    find_version,
+)
+from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.tensors import DATATYPES, InputTensor, read_columns, to_bytes
+
+logger = logging.getLogger("torch_estimator")
+
+SERVICE = "inference.GRPCInferenceService"
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+# Messages of errors travel in a header, which clients limit to a few kilobytes.
+_MOST_MESSAGE = 500
+
+_CONTENTS = {
+    "BYTES": "bytes_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "BOOL": "bool_contents",
+}
+
+
+def _read_messages() -> dict[str, Any]:
+    """Return the classes of the protocol's messages by name."""
+    pool = descriptor_pool.DescriptorPool()
+    content = Path(__file__).with_name("protos").joinpath("open_inference.pb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(content).file:
+        pool.Add(file)
+    described = pool.FindFileByName("open_inference.proto").message_types_by_name
+    return {name: message_factory.GetMessageClass(one) for name, one in described.items()}
+
+
+_MESSAGES = _read_messages()
+
+
+def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket | None]:
+    """Check that gRPC's port is free, and replace port 0 with a free one.
+
+    Returns:
+        The settings, and a socket that keeps the port for the workers as long as it is open.
+
+    Raises:
+        InvalidValueError: The port is in use, or the address cannot be used.
+    """
+    if options.grpc_port is None:
+        return options, None
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    reserved = socket.socket(family)
+    try:
+        # Without SO_REUSEPORT this fails if another server listens. With it, both would get a part of the connections.
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((options.host, options.grpc_port))
+            port = probe.getsockname()[1]
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((options.host, port))
+    except OSError as error:
+        reserved.close()
+        raise InvalidValueError(
+            f"gRPC cannot listen on {options.host}, port {options.grpc_port}: {error.strerror}; choose another "
+            "--grpc-port."
+        ) from error
+    return replace(options, grpc_port=port), reserved
+
+
+class GrpcServer:
+    """Server of the protocol, for one worker.
+
+    Args:
+        app: The application that answers REST; gRPC has the same models, tokens and metrics.
+    """
+
+    def __init__(self, app: ServingApp) -> None:
+        self._app = app
+        self._service = app.service
+        self._access_log = AccessLog(app.service.options.access_log)
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            InvalidValueError: The port or the files of TLS cannot be used.
+        """
+        options = self._service.options
+        server = grpc.aio.server(
+            options=(
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_receive_message_length", int(options.max_body_mb * 2**20)),
+                ("grpc.max_send_message_length", -1),
+            )
+        )
+        methods = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._model_infer,
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._handler(name, method)) for name, method in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{host}:{options.grpc_port}"
+        try:
+            if options.tls_certificate is None or options.tls_key is None:
+                server.add_insecure_port(address)
+            else:
+                pair = Path(options.tls_key).read_bytes(), Path(options.tls_certificate).read_bytes()
+                server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except (OSError, RuntimeError) as error:
+            raise InvalidValueError(f"gRPC cannot listen on {address}: {error}") from error
+        await server.start()
+        self._server = server
+
+    async def stop_after(self, is_over: Callable[[], bool]) -> None:
+        """Wait for the end of the server, then answer what has arrived, and take no more.
+
+        Args:
+            is_over: Returns whether the server ends; called ten times a second, as uvicorn does.
+        """
+        while not is_over():
+            await asyncio.sleep(0.1)
+        await self._server.stop(self._service.options.drain_secs)
+
+    def _handler(
+        self, name: str, method: Callable[[Any, Answered], Awaitable[Any]]
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        """Return what gRPC calls with the bytes of a request.
+
+        Messages are read here instead of by gRPC, for which a message that cannot be read is a fault of the server.
+        """
+        read = _MESSAGES[f"{name}Request"].FromString
+        needs_token = name not in ("ServerLive", "ServerReady")
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            answered = Answered(method=name)
+            with self._counted(name, context, answered):
+                try:
+                    if needs_token:
+                        self._app.check_authorization(_metadata(context, "authorization"))
+                    answer = await method(read(request), answered)
+                    return bytes(answer.SerializeToString())
+                except RequestError as error:
+                    answered.status = error.status
+                    code, message = _CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message
+                except DecodeError:
+                    answered.status = 400
+                    code, message = _CODES[400], f"The request is no {name}Request of the protocol."
+                except asyncio.CancelledError:
+                    # The client has gone, or its deadline has passed.
+                    answered.status = 499
+                    raise
+                except Exception:
+                    logger.exception("A request to %s failed.", name)
+                    answered.status = 500
+                    code, message = grpc.StatusCode.INTERNAL, "The server has failed; see its log."
+                await context.abort(code, message[:_MOST_MESSAGE])
+            raise AssertionError("abort always raises")
+
+        return handle
+
+    @contextmanager
+    def _counted(self, name: str, context: Any, answered: Answered) -> Iterator[None]:
+        """Count a request in the metrics and write it to the access log."""
+        metrics = self._service.metrics
+        began = time.perf_counter()
+        metrics.begin()
+        try:
+            yield
+        finally:
+            secs = time.perf_counter() - began
+            metrics.end(answered.model, answered.version, answered.method, answered.status, secs)
+            if self._service.options.access_log is not None:
+                scope = {
+                    "client": [context.peer()],
+                    "method": "GRPC",
+                    "path": f"/{SERVICE}/{name}",
+                    "headers": [(b"traceparent", value)] if (value := _metadata(context, "traceparent")) else [],
+                }
+                self._access_log.write(scope, answered, secs)
+
+    async def _server_live(self, request: Any, answered: Answered) -> Any:
+        return _MESSAGES["ServerLiveResponse"](live=True)
+
+    async def _server_ready(self, request: Any, answered: Answered) -> Any:
+        return _MESSAGES["ServerReadyResponse"](ready=self._service.is_ready)
+
+    async def _server_metadata(self, request: Any, answered: Answered) -> Any:
+        return _MESSAGES["ServerMetadataResponse"](**self._service.describe(), extensions=EXTENSIONS)
+
+    async def _model_ready(self, request: Any, answered: Answered) -> Any:
+        is_ready = not self._service.is_draining
+        try:
+            find_version(self._service, request.name, request.version)
+        except RequestError:
+            is_ready = False
+        return _MESSAGES["ModelReadyResponse"](ready=is_ready)
+
+    async def _model_metadata(self, request: Any, answered: Answered) -> Any:
+        version = find_version(self._service, request.name, request.version)
+        answered.model, answered.version = version.model, version.number
+        return _MESSAGES["ModelMetadataResponse"](**describe_model(self._service, version))
+
+    async def _model_infer(self, request: Any, answered: Answered) -> Any:
+        version = find_version(self._service, request.model_name, request.model_version)
+        answered.model, answered.version = version.model, version.number
+        call = read_infer(request, version)
+        answered.instances = call.rows
+        result = await self._service.predict(version, call.signature, call.columns, call.rows)
+        return write_infer(call, result, version)
+
+
+def _metadata(context: Any, name: str) -> bytes:
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, bytes) else value.encode()
+    return b""
+
+
+def read_infer(request: Any, version: Version) -> InferCall:
+    """Return what an infer request asks for.
+
+    Args:
+        request: The message ``ModelInferRequest``.
+        version: The version of the model.
+
+    Raises:
+        RequestError: The request is wrong; the message names the input.
+    """
+    name, signature = find_signature(_parameters(request), version)
+    raw = request.raw_input_contents
+    inputs = request.inputs
+    if raw and len(raw) != len(inputs):
+        raise RequestError(400, f"raw_input_contents has {len(raw)} entries, but there are {len(inputs)} inputs.")
+    tensors = []
+    for index, one in enumerate(inputs):
+        if one.parameters:
+            check_parameters(one.parameters, "Input", one.name)
+        if raw and one.HasField("contents"):
+            raise RequestError(400, f"Input {one.name} has contents beside raw_input_contents; give one of them.")
+        data = raw[index] if raw else _typed_data(one)
+        tensors.append(InputTensor(one.name, one.datatype, list(one.shape), data))
+    columns, rows = read_columns(tensors, signature)
+    requested = [(one.name, _parameters(one)) for one in request.outputs]
+    return InferCall(request.id, name, columns, rows, chosen_outputs(requested, signature, bool(raw)))
+
+
+def _parameters(message: Any) -> dict[str, Any]:
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice") or "bool_param")
+        for name, value in message.parameters.items()
+    }
+
+
+def _typed_data(tensor: Any) -> list[Any]:
+    field = _CONTENTS.get(tensor.datatype)
+    # An unknown datatype is reported when it is compared with the signature.
+    elements = list(getattr(tensor.contents, field)) if field is not None else []
+    if tensor.datatype != "BYTES":
+        return elements
+    try:
+        return [element.decode() for element in elements]
+    except UnicodeDecodeError as error:
+        raise RequestError(400, f"Input {tensor.name} has an element that is not UTF-8.") from error
+
+
+def write_infer(call: InferCall, result: Result, version: Version) -> Any:
+    """Return the message ``ModelInferResponse`` that answers an infer request."""
+    infos = version.export.signatures[call.signature].outputs
+    answer = _MESSAGES["ModelInferResponse"](
+        model_name=version.model, model_version=str(version.number), id=call.request_id
+    )
+    for name, is_binary in call.outputs:
+        array, datatype = result.outputs[name], DATATYPES[infos[name].dtype]
+        output = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        if is_binary:
+            answer.raw_output_contents.append(to_bytes(array, datatype))
+            continue
+        values = array.ravel().tolist()
+        if datatype == "BYTES":
+            values = [text.encode() for text in values]
+        getattr(output.contents, _CONTENTS[datatype]).extend(values)
+    return answer
