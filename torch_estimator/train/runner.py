@@ -55,7 +55,7 @@ class StepRunner:
         """Stop a compilation that is running, or let it go on for later runs."""
 
     def state(self) -> Any:
-        """Return values for JSON from which a resumed run decides for each batch as this run does: compiled or in Python.
+        """Return values for JSON from which a resumed run decides for each batch as this run does: compiled or not.
 
         Equal decisions make the results of a resumed run equal bit for bit.
         """
