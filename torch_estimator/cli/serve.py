@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _NUMBERS = (
     ("--port", int, 8501, "PORT", "port of REST; 0 takes a free one"),
     ("--workers", int, 1, "N", "processes that serve"),
+    ("--idle-secs", float, 300.0, "SECS", "with --min-nodes or --max-nodes: time until a process without work ends"),
     ("--max-batch", int, 64, "N", "most instances of small requests that are run together"),
     ("--max-delay-ms", float, 0.0, "MS", "time that a request waits for others; 0 runs at once what has arrived"),
     ("--max-queue", int, 4096, "N", "most instances that may wait; more get status 429"),
@@ -43,6 +44,10 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     for flag, kind, default, metavar, text in _NUMBERS:
         parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+    parser.add_argument(
+        "--min-nodes", type=int, metavar="N", help="let the number of processes follow the load, from N, which may be 0"
+    )
+    parser.add_argument("--max-nodes", type=int, metavar="N", help="the same, up to N (default: one per core)")
     parser.add_argument("--token-file", metavar="FILE", help="bearer tokens that requests need, one a line")
     parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file of the certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
@@ -64,10 +69,17 @@ def run(options: argparse.Namespace) -> None:
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
 
-    def ready() -> None:
-        print(f"Serving {names} at {scheme}://{host}:{port} (Ctrl-C ends it).", flush=True)
+    where = f"Serving {names} at {scheme}://{host}:{port}"
+    if settings.follows_load or settings.workers > 1:
+        from torch_estimator.serving.catalog import sources
+        from torch_estimator.serving.nodes import run_in_parent
 
-    serve(settings, listener, ready)
+        # With no process at first, a wrong directory would otherwise be noticed by the first request.
+        sources(settings.models, settings.registry)
+        least, most = settings.least_nodes, settings.most_nodes
+        count = f"{most}" if least == most else f"{least} to {most}"
+        run_in_parent(settings, listener, f"{where} with {count} processes (Ctrl-C ends it).")
+    serve(settings, listener, lambda: print(f"{where} (Ctrl-C ends it).", flush=True))
 
 
 def _settings(options: argparse.Namespace) -> ServingOptions:
@@ -75,7 +87,7 @@ def _settings(options: argparse.Namespace) -> ServingOptions:
     from torch_estimator.serving.options import ServingOptions, VersionPolicy
 
     policy = VersionPolicy.parse(options.versions)
-    names = ("registry", "host", "token_file", "tls_certificate", "tls_key", "access_log")
+    names = ("registry", "host", "token_file", "tls_certificate", "tls_key", "access_log", "min_nodes", "max_nodes")
     numbers = (flag.removeprefix("--").replace("-", "_") for flag, *_ in _NUMBERS)
     return ServingOptions(
         models=tuple(_model(text, policy) for text in options.model),
