@@ -32,7 +32,7 @@ logger = logging.getLogger("torch_estimator")
 _LOOK_SECS = 0.5
 
 # A node that has lived for this long does not count as one that dies at once.
-_LONG_SECS = 10.0
+_LONG_SECS = 5.0
 
 # Most seconds until a node that dies again and again is started again.
 _LONGEST_PAUSE_SECS = 30.0

@@ -79,7 +79,8 @@ def serve(
         lifespan="on",
         access_log=False,
         log_config=None,
-        log_level="warning",
+        # A line for each request that is no HTTP would let anybody fill the disk.
+        log_level="error",
         backlog=BACKLOG,
         server_header=False,
         date_header=False,
