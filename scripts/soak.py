@@ -86,6 +86,7 @@ class Soak:
     Attributes:
         kills: Number of processes that were killed.
         swaps: Number of versions that were put in place.
+        sent_again: Number of requests that were sent again, as `scripts.soak_load` says.
         periods: What happened, by time.
         problems: What did not hold, each in a sentence.
     """
@@ -100,6 +101,7 @@ class Soak:
         self._period = Period()
         self.kills = 0
         self.swaps = 0
+        self.sent_again = 0
         self.periods: list[Period] = []
         self.problems: list[str] = []
 
@@ -173,6 +175,7 @@ class Soak:
     def _check_end(self, server: ServerProcess, load: Load) -> None:
         """Check what the clients and the server have counted, and that the server ends as it should."""
         record = load.record
+        self.sent_again = record.sent_again
         self.problems += record.failures[:10]
         if len(record.failures) > 10:
             self.problems.append(f"{len(record.failures) - 10} more requests failed.")
@@ -269,7 +272,8 @@ def soak(args: argparse.Namespace) -> Iterator[str]:
     one = Soak(export, instances, work / "versions", args.secs)
     print(f"{_CONNECTIONS} clients of {_WORKERS} processes for {args.secs:g} s.", flush=True)
     asyncio.run(one.run())
-    print(f"\n{one.table()}\n\n{one.kills} processes were killed, and {one.swaps} versions were put in place.\n")
+    print(f"\n{one.table()}\n\n{one.kills} processes were killed, and {one.swaps} versions were put in place.")
+    print(f"{one.sent_again} requests were sent again, because a connection was closed before anything came back.\n")
     growth = at_most("growth of the memory after the first minute", _MOST_GROWTH, one.memory_growth(), digits=3)
     if conclude([growth], quick=args.secs < _JUDGED_SECS):
         yield "the memory of the processes has grown, as said above."

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 _LONGEST_SECS = 30.0
 
 _GARBAGE = b"NONSENSE\r\n\r\n"
@@ -78,6 +80,7 @@ class Load:
         malformed: Part of the requests that are malformed, from 0 to 1.
         reconnecting: Part of the requests after which a client closes its connection, from 0 to 1.
         pause_secs: Seconds between two requests of a client.
+        rows: Number of instances of each valid request; None mixes small and large ones.
         seed: Seed of the random choices.
 
     Attributes:
@@ -94,17 +97,19 @@ class Load:
         malformed: float = 0.0,
         reconnecting: float = 0.0,
         pause_secs: float = 0.0,
+        rows: int | None = None,
         seed: int = 1,
     ) -> None:
         self.record = Record()
         self._port = port
-        self._valid = _valid_requests(model, instances)
+        self._valid = _valid_requests(model, instances, rows)
         self._malformed = _malformed_requests(model, instances[0])
         self._share = malformed
         self._reconnecting = reconnecting
         self._pause_secs = pause_secs
         self._open: dict[int, _Connection] = {}
         self._is_over = False
+        self._may_refuse = False
         self._clients = [asyncio.create_task(self._client(random.Random(seed + one))) for one in range(connections)]
 
     async def stop(self) -> None:
@@ -121,6 +126,10 @@ class Load:
         wanted = self.record.answered + count
         while self.record.answered < wanted and not all(client.done() for client in self._clients):
             await asyncio.sleep(0.01)
+
+    def expect_end(self) -> None:
+        """Note that the server is about to end: a client for which it takes no new connection has ended, too."""
+        self._may_refuse = True
 
     def expect_loss(self, ports: set[int]) -> None:
         """Note that the process that holds the connections from these ports is killed."""
@@ -159,6 +168,9 @@ class Load:
                     if failed.asked and got_nothing and not isinstance(error, TimeoutError):
                         self.record.sent_again += 1
                         continue
+                if self._may_refuse and (failed is None or not failed.asked) and got_nothing:
+                    self._is_over = True
+                    return None
                 which = "a new" if failed is None or not failed.asked else "a used"
                 self.record.failures.append(f"a request on {which} connection failed: {error!r}")
                 return None
@@ -187,7 +199,7 @@ class Load:
                 record.uncounted += request == _GARBAGE
             else:
                 record.failures.append(f"the malformed request {request[:200]!r} got status {status}: {body[:200]!r}")
-        elif status == 200 and len(json.loads(body)["predictions"]) == rows:
+        elif status == 200 and len(orjson.loads(body)["predictions"]) == rows:
             record.answered += 1
             record.latencies.append(secs)
         else:
@@ -199,10 +211,11 @@ def post(path: str, body: bytes) -> bytes:
     return f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def _valid_requests(model: str, instances: Sequence[Mapping[str, Any]]) -> list[tuple[bytes, int]]:
-    """Return requests and their numbers of instances: mostly one instance, and a few large ones."""
+def _valid_requests(model: str, instances: Sequence[Mapping[str, Any]], rows: int | None) -> list[tuple[bytes, int]]:
+    """Return requests and their numbers of instances. Without a number, most have one, and a few have many."""
     path = f"/v1/models/{model}:predict"
-    groups = [[one] for one in instances] * 8 + [list(instances), [*instances] * (1 + 100 // len(instances))]
+    many = [*instances] * (1 + (rows or 100) // len(instances))
+    groups = [[one] for one in instances] * 8 + [list(instances), many] if rows is None else [many[:rows]]
     return [(post(path, json.dumps({"instances": group}).encode()), len(group)) for group in groups]
 
 

@@ -116,6 +116,8 @@ class ServerProcess:
                 os.kill(process, signal.SIGKILL)
         self.process.wait()
         self._reader.join(_LONGEST_SECS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def children(process: int) -> list[int]:
@@ -168,7 +170,8 @@ def client_ports(process: int, port: int) -> set[int]:
         fields = line.split()
         if int(fields[1].rpartition(":")[2], 16) == port and f"socket:[{fields[9]}]" in held:
             ports.add(int(fields[2].rpartition(":")[2], 16))
-    return ports
+    # The socket that listens has port 0 at its other end.
+    return ports - {0}
 
 
 def kill_node(process: int, port: int, about: Callable[[set[int]], None]) -> None:

@@ -79,15 +79,23 @@ class HttpServer(uvicorn.Server):
         listener: The socket, which listens.
         place: The place of this process among others, or None if there are no others.
         running: Returns how many requests are not answered yet.
+        ready: Called when connections are taken.
     """
 
     def __init__(
-        self, config: uvicorn.Config, listener: socket.socket, place: Place | None, running: Callable[[], int]
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        place: Place | None,
+        *,
+        running: Callable[[], int],
+        ready: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._listener = listener
         self._place = place
         self._running = running
+        self._ready = ready
         self._is_retiring = False
         self._work = WorkClock()
         self._balanced = (time.monotonic(), 0.0)
@@ -111,6 +119,7 @@ class HttpServer(uvicorn.Server):
             self._listener, self._connect, self._place, lambda: len(self.server_state.connections)
         )
         self._report(is_accepting=True)
+        self._ready()
 
     async def _connect(self, connection: socket.socket) -> None:
         await asyncio.get_running_loop().connect_accepted_socket(self._new_protocol, connection, ssl=self.config.ssl)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from torch_estimator.errors import INTERRUPTED, UserError
+from torch_estimator.errors import INTERRUPTED
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 
@@ -200,7 +200,8 @@ class Parent:
         """Run nodes until a signal comes; return the exit status.
 
         Returns:
-            2 if the models cannot be served at all, the negative number of the signal that ended the server otherwise.
+            2 if the models cannot be served at all, 1 if the first node has failed, and otherwise the negative number of
+            the signal that ended the server.
         """
         signal.set_wakeup_fd(self._wakes.fileno())
         for number in _SIGNALS:
@@ -370,9 +371,10 @@ class Parent:
         """Decide when a node that has died is started again."""
         now = time.monotonic()
         problem = node.said.decode(errors="replace").strip() if node.ready_at is None else ""
-        if status == UserError.exit_status and not self._was_ready:
-            print(f"estimator: error: {problem}", file=sys.stderr)
-            self._end(UserError.exit_status)
+        if status > 0 and not self._was_ready:
+            # It would end the same way again.
+            print(f"estimator: error: {problem or 'a process has failed, as said above.'}", file=sys.stderr)
+            self._end(status)
             return
         if node.ready_at is not None and now - node.ready_at >= _LONG_SECS:
             self._failures = 0
@@ -395,6 +397,7 @@ class Parent:
         while self._signals:
             number = self._signals.pop(0)
             if self._kill_at is None:
+                logger.info("The server answers what it has, and ends; a second signal ends it at once.")
                 self._end(-number)
             else:
                 self._kill_all()
@@ -403,8 +406,6 @@ class Parent:
         """Have all nodes end, and then the parent."""
         self._status = status
         self._kill_at = time.monotonic() + self._options.drain_secs + _KILL_SECS
-        if self._nodes:
-            logger.info("The server answers what it has, and ends; a second signal ends it at once.")
         for node in self._nodes:
             # One that is not ready yet is asked later: it may be there for a connection that waits.
             if node.ready_at is not None and not node.is_ending:
@@ -416,7 +417,7 @@ class Parent:
     def _kill_all(self) -> None:
         for node in self._nodes:
             node.process.kill()
-        self._kill_at = float("inf")
+        self._kill_at = time.monotonic() + _KILL_SECS
 
 
 _NONE_LEFT = "none is left until the next connection"

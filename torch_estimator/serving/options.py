@@ -95,7 +95,8 @@ class ServingOptions:
         workers: Number of processes that serve, if it is fixed.
         min_nodes: Least number of processes that serve, if it follows the load; may be 0.
         max_nodes: Largest number of processes that serve, if it follows the load.
-        idle_secs: Seconds after which a process that is not needed ends, if their number follows the load.
+        idle_secs: Seconds after which a process that is not needed ends, if their number follows the load. The last one
+            ends after so many seconds without a request; one for ``/metrics`` or for the health counts, too.
         max_batch: Largest number of instances of small requests that are run together.
         max_delay_ms: Milliseconds that a request waits for others to join it. 0 runs at once what has arrived.
         max_queue: Most instances that may wait; further requests get status 429.

@@ -62,7 +62,7 @@ def serve(
     Args:
         options: The settings.
         listener: A socket that listens. It is closed at the end.
-        ready: Called when the models are loaded.
+        ready: Called when the models are loaded and connections are taken.
         place: The place of this process among others that share the socket; None if there are no others.
 
     Raises:
@@ -91,8 +91,7 @@ def serve(
     )
     service.start()
     try:
-        server = HttpServer(config, listener, place, lambda: service.metrics.running)
-        ready()
+        server = HttpServer(config, listener, place, running=lambda: service.metrics.running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(server.serve())
     finally:
