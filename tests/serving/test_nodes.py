@@ -157,8 +157,9 @@ def test_a_killed_node_is_replaced_and_only_its_own_requests_fail(model: str) ->
         assert f"process {victim}) was killed by SIGKILL; starting another now." in server.log
         # What the killed one has counted is not forgotten, and what it had in its hands no longer counts as running. A
         # request is counted after it is answered, so those in its hands may be missing on either side.
-        assert abs(metric(server, "te_requests_total{.*predict") - load.record.answered) <= load.record.lost
-        assert metric(server, "te_requests_running") == 1
+        counted = metric(server, "te_requests_total{.*predict")
+        assert abs(counted - load.record.answered) <= load.record.lost
+        await asyncio.to_thread(wait_until, lambda: metric(server, "te_requests_running") == 1)
 
     with ServerProcess(model, "--workers", "2") as server:
         asyncio.run(scenario(server))

@@ -318,15 +318,18 @@ class WorkClock:
     """
 
     def __init__(self) -> None:
+        self._file: int | None = None
         try:
-            self._waited: int | None = os.open("/proc/self/schedstat", os.O_RDONLY)
-        except OSError:
-            # Only Linux has it.
-            self._waited = None
+            self._file = os.open("/proc/self/schedstat", os.O_RDONLY)
+            self.secs()
+        except (OSError, ValueError, IndexError):
+            # Only Linux has it, and not every container shows it. Then count the work alone.
+            self._file = None
 
     def secs(self) -> float:
         """Return the seconds since the start of the process."""
         worked = time.process_time()
-        if self._waited is not None:
-            worked += int(os.pread(self._waited, 100, 0).split()[1]) / 1e9
+        if self._file is not None:
+            # The second number is how long the main thread, which runs the event loop, has waited, in nanoseconds.
+            worked += int(os.pread(self._file, 100, 0).split()[1]) / 1e9
         return worked

@@ -200,8 +200,8 @@ class Parent:
         """Run nodes until a signal comes; return the exit status.
 
         Returns:
-            2 if the models cannot be served at all, 1 if the first node has failed, and otherwise the negative number of
-            the signal that ended the server.
+            2 if the models cannot be served at all, 1 if the first node has failed, and otherwise the negative number
+            of the signal that ended the server.
         """
         signal.set_wakeup_fd(self._wakes.fileno())
         for number in _SIGNALS:
