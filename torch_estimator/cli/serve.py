@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _NUMBERS = (
     ("--port", int, 8501, "PORT", "port of REST; 0 takes a free one"),
     ("--workers", int, 1, "N", "processes that serve"),
+    ("--idle-secs", float, 300.0, "SECS", "with --min-nodes or --max-nodes: time until a process without work ends"),
     ("--max-batch", int, 64, "N", "most instances of small requests that are run together"),
     ("--max-delay-ms", float, 0.0, "MS", "time that a request waits for others; 0 runs at once what has arrived"),
     ("--max-queue", int, 4096, "N", "most instances that may wait; more get status 429"),
@@ -52,6 +53,10 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--grpc-port", type=int, metavar="PORT", help="also answer gRPC at this port; 0 takes a free one"
     )
+    parser.add_argument(
+        "--min-nodes", type=int, metavar="N", help="let the number of processes follow the load, from N, which may be 0"
+    )
+    parser.add_argument("--max-nodes", type=int, metavar="N", help="the same, up to N (default: one per core)")
     parser.add_argument("--token-file", metavar="FILE", help="bearer tokens that requests need, one a line")
     parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file of the certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
@@ -84,10 +89,17 @@ def run(options: argparse.Namespace) -> None:
     if settings.serves_whole_registry:
         names += f"{' and ' if names else ''}the models of {settings.registry}"
 
-    def ready() -> None:
-        print(f"Serving {names} at {scheme}://{address}{rpc} (Ctrl-C ends it).", flush=True)
+    where = f"Serving {names} at {scheme}://{address}{rpc}"
+    if settings.follows_load or settings.workers > 1:
+        from torch_estimator.serving.catalog import sources
+        from torch_estimator.serving.nodes import run_in_parent
 
-    serve(settings, listener, ready)
+        # With no process at first, a wrong directory would otherwise be noticed by the first request.
+        sources(settings.models, settings.registry)
+        least, most = settings.least_nodes, settings.most_nodes
+        count = f"{most}" if least == most else f"{least} to {most}"
+        run_in_parent(settings, listener, f"{where} with {count} processes (Ctrl-C ends it).")
+    serve(settings, listener, lambda: print(f"{where} (Ctrl-C ends it).", flush=True))
 
 
 def _settings(options: argparse.Namespace) -> ServingOptions:

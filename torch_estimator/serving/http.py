@@ -13,6 +13,7 @@ from torch_estimator.serving.errors import RequestError
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = Iterable[tuple[bytes, bytes]]
 

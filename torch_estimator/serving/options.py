@@ -93,7 +93,11 @@ class ServingOptions:
         host: Address to listen on.
         port: Port of REST; 0 lets the system choose a free one.
         grpc_port: Port of gRPC, or None for no gRPC.
-        workers: Number of processes that serve.
+        workers: Number of processes that serve, if it is fixed.
+        min_nodes: Least number of processes that serve, if it follows the load; may be 0.
+        max_nodes: Largest number of processes that serve, if it follows the load.
+        idle_secs: Seconds after which a process that is not needed ends, if their number follows the load. The last one
+            ends after so many seconds without a request; one for ``/metrics`` or for the health counts, too.
         max_batch: Largest number of instances of small requests that are run together.
         max_delay_ms: Milliseconds that a request waits for others to join it. 0 runs at once what has arrived.
         max_queue: Most instances that may wait; further requests get status 429.
@@ -102,12 +106,11 @@ class ServingOptions:
         body_secs: Seconds in which a client has to send its body, or else gets status 408.
         drain_secs: Seconds that running requests have to finish after SIGTERM.
         poll_secs: Seconds between two looks for new versions and a changed default.
-        threads: Threads of onnxruntime in each process; 0 divides the cores among the workers.
+        threads: Threads of onnxruntime in each process; 0 divides the cores among the processes.
         token_file: File of bearer tokens, one a line; None lets everybody in.
         tls_certificate: PEM file of the certificate; None for plain HTTP.
         tls_key: PEM file of its key.
         access_log: File of the access log, ``-`` for stdout, or None for none.
-        metrics_dir: Directory in which the workers of one server share their metrics.
     """
 
     models: tuple[ServedModel, ...] = ()
@@ -117,6 +120,9 @@ class ServingOptions:
     port: int = 8501
     grpc_port: int | None = None
     workers: int = 1
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    idle_secs: float = 300.0
     max_batch: int = 64
     max_delay_ms: float = 0.0
     max_queue: int = 4096
@@ -130,18 +136,18 @@ class ServingOptions:
     tls_certificate: str | None = None
     tls_key: str | None = None
     access_log: str | None = None
-    metrics_dir: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("max_batch", 1), ("max_queue", 1), ("threads", 0), ("max_delay_ms", 0)):
             if getattr(self, name) < least:
                 raise InvalidValueError(f"{name} must be at least {least}, but got {getattr(self, name)}.")
-        for name in ("timeout_secs", "max_body_mb", "body_secs", "drain_secs", "poll_secs"):
+        for name in ("timeout_secs", "max_body_mb", "body_secs", "drain_secs", "poll_secs", "idle_secs"):
             if not getattr(self, name) > 0:
                 raise InvalidValueError(f"{name} must be positive, but got {getattr(self, name)}.")
         for name in ("port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 2**16:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
+        self._check_nodes()
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise InvalidValueError("TLS needs both a certificate and a key; give both or neither.")
         if not self.models and self.registry is None:
@@ -161,10 +167,46 @@ class ServingOptions:
         """Whether all models of the registry are served."""
         return self.registry is not None and all(model.path is not None for model in self.models)
 
+    def _check_nodes(self) -> None:
+        least, most = self.least_nodes, self.most_nodes
+        if least < 0 or most < 1:
+            raise InvalidValueError(
+                f"min_nodes must be at least 0 and max_nodes at least 1, but got {least} and {most}."
+            )
+        if least > most:
+            raise InvalidValueError(f"min_nodes must be at most max_nodes, but got {least} and {most}.")
+        if self.follows_load and self.workers != 1:
+            raise InvalidValueError(
+                "workers is a fixed number of processes, and min_nodes and max_nodes let it follow the load; "
+                "give one or the other."
+            )
+        if least == 0 and self.grpc_port is not None:
+            raise InvalidValueError(
+                "with min_nodes=0 no process is there to answer the first call over gRPC; set min_nodes to at least 1, "
+                "or leave gRPC out."
+            )
+
+    @property
+    def follows_load(self) -> bool:
+        """Whether the number of processes follows the load."""
+        return self.min_nodes is not None or self.max_nodes is not None
+
+    @property
+    def least_nodes(self) -> int:
+        """Least number of processes that serve."""
+        return (self.min_nodes or 0) if self.follows_load else self.workers
+
+    @property
+    def most_nodes(self) -> int:
+        """Largest number of processes that serve: as many as there are cores if only the least number is given."""
+        if not self.follows_load:
+            return self.workers
+        return max(self.least_nodes, _cores()) if self.max_nodes is None else self.max_nodes
+
     @property
     def session_threads(self) -> int:
         """Threads of one onnxruntime session."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
+        return self.threads or max(1, _cores() // self.most_nodes)
 
     def to_json(self) -> str:
         """Return the settings as JSON for `from_json`."""
@@ -180,3 +222,7 @@ class ServingOptions:
 
         models = tuple(ServedModel(**{**one, "policy": policy(one["policy"])}) for one in content["models"])
         return cls(**{**content, "models": models, "policy": policy(content["policy"])})
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import resource
+import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
+from prometheus_client import values
 
 from torch_estimator.errors import InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.connection import Connection
+from torch_estimator.serving.http_server import HttpServer, Place
 from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 from torch_estimator.serving.service import PredictionService
 
 logger = logging.getLogger("torch_estimator")
 
-_BACKLOG = 4096
+BACKLOG = 4096
+"""Most connections that wait to be accepted."""
+
+_PR_SET_PDEATHSIG = 1
 
 
 def listen(options: ServingOptions) -> socket.socket:
@@ -40,17 +49,23 @@ def listen(options: ServingOptions) -> socket.socket:
         raise InvalidValueError(
             f"the server cannot listen on {options.host}, port {options.port}: {error}; choose another --port."
         ) from error
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     return listener
 
 
-def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+def serve(
+    options: ServingOptions,
+    listener: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+    place: Place | None = None,
+) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what has arrived, and return.
 
     Args:
         options: The settings.
-        listener: A socket that listens.
-        ready: Called when the models are loaded.
+        listener: A socket that listens. It is closed at the end.
+        ready: Called when the models are loaded and connections are taken.
+        place: The place of this process among others that share the socket; None if there are no others.
 
     Raises:
         UserError: A model cannot be served at all.
@@ -67,8 +82,9 @@ def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], 
         lifespan="on",
         access_log=False,
         log_config=None,
-        log_level="warning",
-        backlog=_BACKLOG,
+        # A line for each request that is no HTTP would let anybody fill the disk.
+        log_level="error",
+        backlog=BACKLOG,
         server_header=False,
         date_header=False,
         timeout_keep_alive=75,
@@ -78,13 +94,9 @@ def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], 
     )
     service.start()
     try:
-        server = uvicorn.Server(config)
+        server = HttpServer(config, listener, place, running=lambda: service.metrics.running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            if options.grpc_port is not None:
-                runner.run(_serve_both(server, app, listener, ready))
-            else:
-                ready()
-                runner.run(server.serve(sockets=[listener]))
+            runner.run(server.serve() if options.grpc_port is None else _serve_both(server, app))
     finally:
         service.close()
 
@@ -107,22 +119,19 @@ def _check_certificate(options: ServingOptions) -> None:
         ) from error
 
 
-async def _serve_both(
-    server: uvicorn.Server, app: ServingApp, listener: socket.socket, ready: Callable[[], None]
-) -> None:
+async def _serve_both(server: HttpServer, app: ServingApp) -> None:
     """Serve REST and gRPC until the end of the server."""
     # Without gRPC this module is not needed, and it takes time and memory.
     from torch_estimator.serving.grpc_server import GrpcServer
 
     rpc = GrpcServer(app)
     await rpc.start()
-    ready()
     # uvicorn raises the signal again when it has ended, which would end the process before gRPC has answered. Its
     # handlers around both take that signal, and raise it when both have ended.
     with server.capture_signals():
         async with asyncio.TaskGroup() as both:
             both.create_task(rpc.stop_after(lambda: server.should_exit))
-            both.create_task(server.serve(sockets=[listener]))
+            both.create_task(server.serve())
 
 
 def _allow_many_connections() -> None:
@@ -133,25 +142,43 @@ def _allow_many_connections() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve on an inherited socket; the parent passes its number, and the settings as JSON.
+    """Serve as one of several processes, which `torch_estimator.serving.nodes` starts.
 
     Args:
-        arguments: The number of the socket, the number of a pipe that gets a line when the models are loaded, and the
-            settings.
+        arguments: The process id of the parent, the number of this node from 0, the inherited socket, a pipe that gets
+            a line when the models are loaded or cannot be served, and the directory that the processes share.
     """
-    descriptor, pipe, text = arguments
-    listener = socket.socket(fileno=int(descriptor))
+    parent, slot, descriptor, pipe = map(int, arguments[:4])
+    directory = arguments[4]
+    end_with_parent(parent)
+    # Each node has a file of counters. It is named by the number of the node instead of the process, so that the next
+    # process takes it over, and there are never more files than nodes.
+    values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
 
     def ready() -> None:
-        os.write(int(pipe), b"ready\n")
-        os.close(int(pipe))
+        os.write(pipe, b"ready\n")
+        os.close(pipe)
 
+    place = Place(Scoreboard(os.path.join(directory, BOARD_FILE)), slot, parent)
     try:
-        serve(ServingOptions.from_json(text), listener, ready)
+        options = ServingOptions.from_json(Path(directory, SETTINGS_FILE).read_text(encoding="utf-8"))
+        serve(options, socket.socket(fileno=descriptor), ready, place)
     except UserError as error:
-        print(f"estimator: error: {printable(str(error))}", file=sys.stderr)
+        os.write(pipe, f"{printable(str(error))}\n".encode())
         return UserError.exit_status
     return 0
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent dies, even if that is killed.
+
+    Only Linux can do that. Elsewhere a node looks for its parent several times a second.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have died before the kernel was asked.
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 if __name__ == "__main__":

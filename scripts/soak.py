@@ -1,0 +1,313 @@
+"""Serves a model under load for ten minutes, and checks that no request is lost: `scripts/soak`.
+
+`estimator serve` runs with two processes. 64 clients ask it without a pause, and one request in a hundred is malformed.
+Every 20 s a new version of the model is put into its directory, and every minute one of the two processes is killed. No
+valid request may fail but those in the hands of the killed process, every malformed one has to get a status from 400 to
+499, the metrics of all processes have to add up to what the clients have counted, and the memory of the processes must
+not grow by more than 5 % after the first minute.
+
+Without --export, a small census model is trained first. With fewer than 300 seconds everything happens more often, and
+the memory is not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.protocol import at_most, conclude, table
+from scripts.soak_load import Load
+from scripts.soak_server import ServerError, ServerProcess, is_alive, kill_node, resident_mb
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_MODEL = "soak"
+_WORKERS = 2
+_CONNECTIONS = 64
+_MALFORMED = 0.01
+_SWAPS_PER_KILL = 3
+_KILL_SECS = 60.0
+_LEAST_KILLS = 3
+_JUDGED_SECS = 300.0
+_MOST_GROWTH = 0.05
+
+# Versions that stay in the directory. A process that is slow to notice the newest one may still load the one before.
+_KEPT_VERSIONS = 3
+
+
+@dataclass(slots=True)
+class Period:
+    """What happened between two kills.
+
+    Attributes:
+        ended: Seconds since the start.
+        answered: Number of valid requests answered.
+        refused: Number of malformed requests refused.
+        lost: Number of requests lost in a killed process.
+        failures: Number of failures.
+        latencies: Seconds that each valid request took.
+        parent_mb: Resident memory of the parent, each second.
+        nodes_mb: Resident memory of the nodes together, each second in which all of them were there.
+    """
+
+    ended: float = 0.0
+    answered: int = 0
+    refused: int = 0
+    lost: int = 0
+    failures: int = 0
+    latencies: list[float] = field(default_factory=list)
+    parent_mb: list[float] = field(default_factory=list)
+    nodes_mb: list[float] = field(default_factory=list)
+
+
+class Soak:
+    """A server under load, whose versions and processes are replaced.
+
+    Args:
+        export: Directory of the export.
+        instances: Instances to predict.
+        versions: Directory for the versions; made anew.
+        secs: How long.
+
+    Attributes:
+        kills: Number of processes that were killed.
+        swaps: Number of versions that were put in place.
+        sent_again: Number of requests that were sent again, as `scripts.soak_load` says.
+        periods: What happened, by time.
+        problems: What did not hold, each in a sentence.
+    """
+
+    def __init__(self, export: Path, instances: Sequence[dict[str, Any]], versions: Path, secs: float) -> None:
+        self._export = export
+        self._instances = instances
+        self._versions = versions
+        self._secs = secs
+        self._kill_secs = min(_KILL_SECS, secs / (_LEAST_KILLS + 1))
+        self._version = 0
+        self._period = Period()
+        self.kills = 0
+        self.swaps = 0
+        self.sent_again = 0
+        self.periods: list[Period] = []
+        self.problems: list[str] = []
+
+    async def run(self) -> None:
+        """Run it from the start of the server to its end."""
+        self._put_version()
+        with ServerProcess("--model", f"{_MODEL}={self._versions}", "--workers", str(_WORKERS)) as server:
+            load = Load(server.port, _MODEL, self._instances, connections=_CONNECTIONS, malformed=_MALFORMED)
+            began = time.monotonic()
+            works = [self._swap(), self._kill(server, load), self._measure(server)]
+            tasks = [asyncio.create_task(work) for work in works]
+            done, _ = await asyncio.wait(tasks, timeout=self._secs, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                task.cancel()
+            await load.stop()
+            for task in done:
+                # None of them ends by itself, except with an exception.
+                task.result()
+            self._end_period(load, time.monotonic() - began)
+            await asyncio.to_thread(self._check_end, server, load)
+
+    def _put_version(self) -> None:
+        """Put the export into the directory under the next number. It appears there as a whole."""
+        self._version += 1
+        hidden = self._versions / f".{self._version}"
+        shutil.copytree(self._export, hidden)
+        hidden.rename(self._versions / str(self._version))
+        old = self._versions / str(self._version - _KEPT_VERSIONS)
+        shutil.rmtree(old, ignore_errors=True)
+
+    async def _swap(self) -> None:
+        for number in itertools.count(1):
+            # Half a step away from the kills.
+            await asyncio.sleep(self._kill_secs / _SWAPS_PER_KILL * (0.5 if number == 1 else 1.0))
+            await asyncio.to_thread(self._put_version)
+            self.swaps += 1
+
+    async def _kill(self, server: ServerProcess, load: Load) -> None:
+        while True:
+            await asyncio.sleep(self._kill_secs)
+            nodes = server.nodes()
+            if len(nodes) != _WORKERS:
+                self.problems.append(f"{len(nodes)} of {_WORKERS} processes were there when one was to be killed.")
+                continue
+            # Not in a thread: no client may open a connection between the look at those of the process and its end.
+            kill_node(nodes[0], server.port, load.expect_loss)
+            self.kills += 1
+            self._end_period(load, self.kills * self._kill_secs)
+
+    async def _measure(self, server: ServerProcess) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._kill_secs / 10))
+            nodes = [resident_mb(node) for node in server.nodes()]
+            self._period.parent_mb.append(resident_mb(server.process.pid))
+            if len(nodes) == _WORKERS:
+                self._period.nodes_mb.append(sum(nodes))
+
+    def _end_period(self, load: Load, now: float) -> None:
+        record, period = load.record, self._period
+        period.ended = now
+        period.latencies, record.latencies = record.latencies, []
+        for name in ("answered", "refused", "lost"):
+            setattr(period, name, getattr(record, name) - sum(getattr(one, name) for one in self.periods))
+        period.failures = len(record.failures) - sum(one.failures for one in self.periods)
+        self.periods.append(period)
+        self._period = Period()
+        print(
+            f"{now:5.0f} s  {record.answered:9} answered, {len(record.failures)} failed, {self.kills} kills", flush=True
+        )
+
+    def _check_end(self, server: ServerProcess, load: Load) -> None:
+        """Check what the clients and the server have counted, and that the server ends as it should."""
+        record = load.record
+        self.sent_again = record.sent_again
+        self.problems += record.failures[:10]
+        if len(record.failures) > 10:
+            self.problems.append(f"{len(record.failures) - 10} more requests failed.")
+        if not record.refused:
+            self.problems.append("no malformed request was refused.")
+        server.wait_for_line(r"Node \d+ \(process \d+\) is ready", _WORKERS + self.kills)
+        counted = self._counted(server.port)
+        known = record.answered + record.refused - record.uncounted
+        # A process may be killed after it has sent an answer and before it has counted it, or the other way round.
+        unsure = record.lost + self.kills * _CONNECTIONS
+        if abs(counted - known) > unsure:
+            self.problems.append(
+                f"the metrics count {counted} requests, but the clients {known}, give or take {unsure}."
+            )
+        nodes = server.nodes()
+        status = server.end()
+        if status != -signal.SIGTERM:
+            self.problems.append(f"the server has ended with status {status} on SIGTERM:\n{server.log}")
+        if any(is_alive(node) for node in nodes):
+            self.problems.append("a process has outlived the server.")
+        last = f"answers with version {self._version} by default"
+        if len(re.findall(last, server.log)) < _WORKERS:
+            self.problems.append(f"not all processes have come to version {self._version}:\n{server.log}")
+
+    def _counted(self, port: int) -> int:
+        """Return the number of requests to models that the server has counted."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        return sum(round(float(line.split()[-1])) for line in lines if line.startswith("te_requests_total{"))
+
+    def memory_growth(self) -> float | None:
+        """Return the largest growth of the memory over that of the second period, as a part of it; None if unknown.
+
+        A process that was just started is smaller, so medians of whole periods are compared: in each, one process is
+        new, and the other one is a period old.
+        """
+        medians = [statistics.median(period.nodes_mb) for period in self.periods[1:] if period.nodes_mb]
+        return max(medians[1:]) / medians[0] - 1 if len(medians) > 1 else None
+
+    def table(self) -> str:
+        """Return the periods as a table."""
+        head = [
+            "until s",
+            "answered",
+            "a second",
+            "p50 ms",
+            "p99 ms",
+            "refused",
+            "lost",
+            "failed",
+            "nodes MB",
+            "parent MB",
+        ]
+        rows = []
+        began = 0.0
+        for period in self.periods:
+            latencies = sorted(period.latencies) or [0.0]
+            rows.append(
+                [
+                    f"{period.ended:.0f}",
+                    f"{period.answered}",
+                    f"{period.answered / max(1e-9, period.ended - began):.0f}",
+                    f"{latencies[len(latencies) // 2] * 1000:.1f}",
+                    f"{latencies[len(latencies) * 99 // 100] * 1000:.1f}",
+                    f"{period.refused}",
+                    f"{period.lost}",
+                    f"{period.failures}",
+                    f"{statistics.median(period.nodes_mb or [0.0]):.1f}",
+                    f"{statistics.median(period.parent_mb or [0.0]):.1f}",
+                ]
+            )
+            began = period.ended
+        return table(head, rows)
+
+
+def train(work: Path) -> Path:
+    """Train a small census model; return the directory of its export."""
+    print("Training a census model to serve.", flush=True)
+    command = [sys.executable, "-m", "examples.census.trainer.task", "--job-dir", str(work / "job")]
+    subprocess.run(
+        [*command, "--train-steps", "300", "--eval-steps", "10", "--verbosity", "ERROR"], check=True, cwd=ROOT
+    )
+    (export,) = (work / "job" / "export" / "census").iterdir()
+    return export
+
+
+def soak(args: argparse.Namespace) -> Iterator[str]:
+    """Run it; yield a sentence for everything that does not hold."""
+    work: Path = args.work_dir.resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "versions").mkdir(parents=True)
+    export: Path = args.export or train(work)
+    instances = [json.loads(line) for line in args.instances.read_text().splitlines() if line]
+    one = Soak(export, instances, work / "versions", args.secs)
+    print(f"{_CONNECTIONS} clients of {_WORKERS} processes for {args.secs:g} s.", flush=True)
+    asyncio.run(one.run())
+    print(f"\n{one.table()}\n\n{one.kills} processes were killed, and {one.swaps} versions were put in place.")
+    print(f"{one.sent_again} requests were sent again, because a connection was closed before anything came back.\n")
+    growth = at_most("growth of the memory after the first minute", _MOST_GROWTH, one.memory_growth(), digits=3)
+    if conclude([growth], quick=args.secs < _JUDGED_SECS):
+        yield "the memory of the processes has grown, as said above."
+    yield from one.problems
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__.partition("\n\n")[2])
+    add = parser.add_argument
+    add("--secs", type=float, default=600.0, help="how long (default: 600)")
+    add("--export", type=Path, metavar="DIR", help="an export to serve instead of a model trained for this")
+    add("--instances", type=Path, default=ROOT / "examples/census/test.json", help="JSON lines, one instance each")
+    add("--work-dir", type=Path, default=ROOT / "runs" / "soak", help="for the model's versions; emptied first")
+    args = parser.parse_args(arguments)
+    if not args.secs > 0:
+        parser.error(f"--secs must be positive, but got {args.secs}")
+    for path in filter(None, (args.export, args.instances)):
+        if not path.exists():
+            parser.error(f"{path} does not exist")
+    return args
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the soak; return 0 if all holds, else 1."""
+    try:
+        found = list(soak(parse(arguments)))
+    except ServerError as error:
+        found = [str(error)]
+    for sentence in found:
+        print(f"FAULT: {sentence}")
+    print("FAILED" if found else "All holds: no request was lost.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

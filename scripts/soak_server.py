@@ -1,0 +1,189 @@
+"""`estimator serve` in processes of its own: its log lines, its nodes, their memory and their connections."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+_URL = re.compile(r"Serving .* at (https?)://([^ ]+):(\d+)")
+_LONGEST_SECS = 60.0
+
+
+class ServerError(Exception):
+    """The server did not do what it had to in time."""
+
+
+class ServerProcess:
+    """A running `estimator serve`. As a context manager, it kills what is left of the server at the end.
+
+    Args:
+        arguments: Arguments of the command. The port is chosen by the system.
+
+    Attributes:
+        process: The process that was started: the parent of the nodes, or the only process.
+        port: The port of REST.
+        started_secs: Seconds from the start to the line that says that the server is ready.
+
+    Raises:
+        ServerError: The server has ended, or is not ready in time.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "torch_estimator.cli", "serve", "--port", "0", *arguments]
+        began = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+        )
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            found = _URL.search(self.wait_for_line(_URL.pattern))
+        except ServerError:
+            self.kill()
+            raise
+        assert found is not None
+        self.port = int(found[3])
+        self.started_secs = time.monotonic() - began
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def log(self) -> str:
+        """What the server has written so far."""
+        with self._changed:
+            return "\n".join(self._lines)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self._lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def wait_for_line(self, pattern: str, count: int = 1) -> str:
+        """Wait until so many lines match a pattern; return the last of them.
+
+        Raises:
+            ServerError: The server has ended, or it takes too long.
+        """
+
+        def found() -> list[str]:
+            return [line for line in self._lines if re.search(pattern, line)]
+
+        with self._changed:
+            self._changed.wait_for(lambda: len(found()) >= count or self._is_over, _LONGEST_SECS)
+            lines = found()
+        if len(lines) < count:
+            raise ServerError(f"{len(lines)} of {count} lines have come with {pattern!r}; the log is:\n{self.log}")
+        return lines[count - 1]
+
+    def nodes(self) -> list[int]:
+        """Return the process ids of the nodes, the oldest first."""
+        return sorted(children(self.process.pid), key=_started)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal to the server; return its exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(_LONGEST_SECS)
+        self._reader.join(_LONGEST_SECS)
+        return status
+
+    def kill(self) -> None:
+        """Kill the server and its nodes."""
+        for process in [self.process.pid, *children(self.process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.wait()
+        self._reader.join(_LONGEST_SECS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def children(process: int) -> list[int]:
+    """Return the process ids of the children of a process."""
+    try:
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _started(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return 0
+
+
+def resident_mb(process: int) -> float:
+    """Return the resident memory of a process in MB; 0 if it has ended."""
+    try:
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process is running, and is not only waiting for its parent to notice its end."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def client_ports(process: int, port: int) -> set[int]:
+    """Return the ports of the clients whose connections a process holds.
+
+    Args:
+        process: Process id of a node.
+        port: Port of the server.
+    """
+    held = set()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            held.add(os.readlink(descriptor))
+        except OSError:
+            continue
+    ports = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and f"socket:[{fields[9]}]" in held:
+            ports.add(int(fields[2].rpartition(":")[2], 16))
+    # The socket that listens has port 0 at its other end.
+    return ports - {0}
+
+
+def kill_node(process: int, port: int, about: Callable[[set[int]], None]) -> None:
+    """Kill a node, after saying which connections it holds.
+
+    Args:
+        process: Process id of the node.
+        port: Port of the server.
+        about: Called with the ports of the clients. The node is stopped meanwhile, so it takes no connection more.
+    """
+    os.kill(process, signal.SIGSTOP)
+    while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.001)
+    about(client_ports(process, port))
+    os.kill(process, signal.SIGKILL)

@@ -1,0 +1,451 @@
+"""The parent of several processes that serve: starts them, follows the load, and replaces those that die.
+
+The parent holds the listening socket, and every node accepts from it. With no node at all a connection waits in the
+kernel's queue, so no request is refused while a node starts. It costs little to leave the parent running: it imports
+the standard library only, and without nodes it sleeps until there is a connection. `run_in_parent` replaces the process
+of the command line, which has imported more.
+
+A node ends in steps. It takes no more connections, answers what its connections still bring for a moment, closes them
+when they are silent, and exits. Whatever arrives meanwhile waits in the kernel's queue for another node.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from torch_estimator.errors import INTERRUPTED
+from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
+
+logger = logging.getLogger("torch_estimator")
+
+_LOOK_SECS = 0.5
+
+# A node that has lived for this long does not count as one that dies at once.
+_LONG_SECS = 5.0
+
+# Most seconds until a node that dies again and again is started again.
+_LONGEST_PAUSE_SECS = 30.0
+
+# Seconds beyond ``drain_secs`` until a node that does not end is killed.
+_KILL_SECS = 5.0
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def run_in_parent(options: ServingOptions, listener: socket.socket, sentence: str) -> NoReturn:
+    """Replace this process with the parent.
+
+    Args:
+        options: The settings.
+        listener: A socket that listens.
+        sentence: Printed when the server is ready.
+    """
+    import tempfile
+
+    directory = tempfile.mkdtemp(prefix="torch-estimator-serve-")
+    with open(os.path.join(directory, SETTINGS_FILE), "w", encoding="utf-8") as file:
+        file.write(options.to_json())
+    os.set_inheritable(listener.fileno(), True)
+    sys.stdout.flush()
+    command = _python("torch_estimator.serving.nodes", str(listener.fileno()), directory, sentence)
+    os.execv(command[0], command)
+
+
+def _python(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module with this interpreter."""
+    # -m puts the current directory in front of the search path, where a file of the user could hide a module. Keep it
+    # out unless it is there already.
+    safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
+    return [sys.executable, *safe, "-m", module, *arguments]
+
+
+@dataclass(slots=True)
+class Scaling:
+    """How many nodes the load needs.
+
+    A node is started when those that are there use most of a core each, and ended when fewer would have been enough for
+    ``idle_secs``. In between is a gap, so that a steady load does not start and end nodes in turn.
+
+    Attributes:
+        least: Least number of nodes.
+        most: Largest number of nodes.
+        idle_secs: Seconds for which fewer nodes must have been enough.
+
+    >>> scaling = Scaling(least=0, most=2, idle_secs=60.0)
+    >>> scaling.restart(0.0)
+    >>> [scaling.wanted(at, 1, busy_cores=0.9, has_requests=True, has_backlog=False) for at in (0.5, 1.0)]
+    [1, 2]
+    >>> [scaling.wanted(at, 2, busy_cores=0.1, has_requests=True, has_backlog=False) for at in (2.0, 62.0)]
+    [2, 1]
+    >>> scaling.wanted(122.0, 1, busy_cores=0.0, has_requests=False, has_backlog=False)
+    0
+    """
+
+    least: int
+    most: int
+    idle_secs: float
+    _enough_since: list[float] = field(default_factory=list)
+    _full_looks: int = 0
+
+    # Parts of a core per node.
+    _FULL = 0.7
+    _ENOUGH = 0.4
+    _FULL_LOOKS = 2
+
+    def restart(self, now: float) -> None:
+        """Forget the load so far."""
+        self._enough_since = [now] * (self.most + 1)
+        self._full_looks = 0
+
+    def wanted(self, now: float, nodes: int, *, busy_cores: float, has_requests: bool, has_backlog: bool) -> int:
+        """Return how many nodes there should be.
+
+        Args:
+            now: Time in seconds.
+            nodes: How many there are.
+            busy_cores: Cores that they have used, or waited for, since the last call.
+            has_requests: Whether they had any request since the last call.
+            has_backlog: Whether connections wait to be accepted.
+        """
+        for number in range(self.most + 1):
+            if busy_cores > self._ENOUGH * number if number else has_requests or has_backlog:
+                self._enough_since[number] = now
+        is_full = busy_cores >= self._FULL * nodes or has_backlog
+        self._full_looks = self._full_looks + 1 if is_full else 0
+        if self._full_looks >= self._FULL_LOOKS and nodes < self.most:
+            self.restart(now)
+            return nodes + 1
+        enough = (number for number in range(self.least, nodes) if now - self._enough_since[number] >= self.idle_secs)
+        return next(enough, nodes)
+
+
+@dataclass(slots=True)
+class _Node:
+    """A process that serves.
+
+    Attributes:
+        slot: Its row of the scoreboard.
+        process: The process.
+        pipe: Gets a line when it is ready or cannot serve.
+        said: What has come through the pipe.
+        ready_at: When it was ready; None before.
+        is_ending: Whether it has been asked to end, or will be once it is ready.
+        looked_at: When its report was read.
+        busy_secs: From that report.
+        requests: From that report.
+    """
+
+    slot: int
+    process: subprocess.Popen[bytes]
+    pipe: int
+    said: bytes = b""
+    ready_at: float | None = None
+    is_ending: bool = False
+    looked_at: float = 0.0
+    busy_secs: float = 0.0
+    requests: float = 0.0
+
+    def __str__(self) -> str:
+        return f"node {self.slot + 1} (process {self.process.pid})"
+
+
+class Parent:
+    """Keeps as many nodes as the settings or the load ask for.
+
+    Args:
+        options: The settings.
+        listener: The socket, which listens.
+        directory: Directory that the processes share; it holds the settings.
+        ready: Called once, when the server takes requests.
+    """
+
+    def __init__(
+        self, options: ServingOptions, listener: socket.socket, directory: str, ready: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self._listener = listener
+        self._directory = directory
+        self._ready: Callable[[], None] | None = ready
+        # Those that end still need their place while others start.
+        self._slots = range(2 * options.most_nodes)
+        self._board = Scoreboard.create(os.path.join(directory, BOARD_FILE), len(self._slots))
+        self._nodes: list[_Node] = []
+        self._wanted = options.least_nodes
+        self._scaling = Scaling(options.least_nodes, options.most_nodes, options.idle_secs)
+        self._failures = 0
+        self._start_at = 0.0
+        self._look_at = 0.0
+        self._was_ready = False
+        self._signals: list[int] = []
+        self._kill_at: float | None = None
+        self._status = 0
+        self._selector = selectors.DefaultSelector()
+        self._wake, wakes = socket.socketpair()
+        for end in (self._wake, wakes):
+            end.setblocking(False)
+        self._wakes = wakes
+
+    def run(self) -> int:
+        """Run nodes until a signal comes; return the exit status.
+
+        Returns:
+            2 if the models cannot be served at all, 1 if the first node has failed, and otherwise the negative number
+            of the signal that ended the server.
+        """
+        signal.set_wakeup_fd(self._wakes.fileno())
+        for number in _SIGNALS:
+            # nohup ignores SIGHUP, and a shell Ctrl-C of what it runs in the background. Leave it so.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: self._signals.append(number))
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._listener.setblocking(False)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        while True:
+            self._handle_signals()
+            self._collect_ended()
+            if self._kill_at is not None and not self._nodes:
+                return self._status
+            now = time.monotonic()
+            if self._kill_at is None:
+                self._measure_load(now)
+                self._start_missing(now)
+                self._report_ready()
+            elif now >= self._kill_at:
+                self._kill_all()
+            self._watch_listener()
+            for key, _ in self._selector.select(self._sleep_secs(time.monotonic())):
+                if key.fileobj is self._wake:
+                    self._wake.recv(4096)
+                elif key.fileobj is self._listener:
+                    self._wanted = 1
+                    logger.info("A connection has come, and no node is there to take it.")
+                else:
+                    self._read_pipe(key.data)
+
+    def close(self) -> None:
+        """Remove the directory."""
+        for entry in os.scandir(self._directory):
+            os.unlink(entry.path)
+        os.rmdir(self._directory)
+
+    def _active(self) -> list[_Node]:
+        return [node for node in self._nodes if not node.is_ending]
+
+    def _sleep_secs(self, now: float) -> float | None:
+        """Return how long to wait for the next event; None waits for ever."""
+        times = []
+        if self._kill_at is not None:
+            times.append(self._kill_at)
+        elif len(self._active()) < self._wanted:
+            times.append(self._start_at)
+        if self._kill_at is None and self._options.follows_load and self._nodes:
+            times.append(self._look_at)
+        return max(0.0, min(times) - now) if times else None
+
+    def _watch_listener(self) -> None:
+        """Watch for connections only when no node does."""
+        wants = self._kill_at is None and not self._active() and not self._wanted
+        is_watched = self._listener in self._selector.get_map() if self._listener.fileno() >= 0 else False
+        if wants and not is_watched:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif is_watched and not wants:
+            self._selector.unregister(self._listener)
+
+    def _start_missing(self, now: float) -> None:
+        while len(self._active()) < self._wanted and now >= self._start_at:
+            used = {node.slot for node in self._nodes}
+            slot = next((one for one in self._slots if one not in used), None)
+            if slot is None:
+                # So many are still ending. The next one to do so makes room.
+                return
+            self._start(slot)
+
+    def _start(self, slot: int) -> None:
+        self._board.clear(slot)
+        reads, writes = os.pipe()
+        descriptor = self._listener.fileno()
+        process = subprocess.Popen(
+            _python(
+                "torch_estimator.serving.worker", *map(str, (os.getpid(), slot, descriptor, writes)), self._directory
+            ),
+            pass_fds=(descriptor, writes),
+            stdin=subprocess.DEVNULL,
+            # Ctrl-C goes to all processes of a group. The parent gets it, and then has the nodes end.
+            process_group=0,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._directory},
+        )
+        os.close(writes)
+        node = _Node(slot, process, reads)
+        self._nodes.append(node)
+        self._selector.register(reads, selectors.EVENT_READ, node)
+
+    def _read_pipe(self, node: _Node) -> None:
+        """Read what a node says through its pipe."""
+        said = os.read(node.pipe, 65536)
+        node.said += said
+        if said and not node.said.endswith(b"\n"):
+            return
+        self._selector.unregister(node.pipe)
+        os.close(node.pipe)
+        node.pipe = -1
+        if node.said != b"ready\n":
+            return
+        node.ready_at = node.looked_at = time.monotonic()
+        report = self._board.read(node.slot)
+        node.busy_secs, node.requests = report.busy_secs, report.requests
+        self._scaling.restart(node.ready_at)
+        self._was_ready = True
+        logger.info("%s is ready.", str(node).capitalize())
+        if node.is_ending:
+            node.process.terminate()
+
+    def _report_ready(self) -> None:
+        if self._ready is not None and sum(node.ready_at is not None for node in self._nodes) >= self._wanted:
+            self._ready()
+            self._ready = None
+
+    def _measure_load(self, now: float) -> None:
+        """See how busy the nodes are, and change how many are wanted."""
+        active = self._active()
+        if not (self._options.follows_load and active and now >= self._look_at):
+            return
+        self._look_at = now + _LOOK_SECS
+        if len(active) != self._wanted or any(node.ready_at is None for node in active):
+            return
+        busy_cores, has_requests = 0.0, False
+        for node in active:
+            report = self._board.read(node.slot)
+            busy_cores += max(0.0, report.busy_secs - node.busy_secs) / max(1e-3, now - node.looked_at)
+            has_requests |= report.requests != node.requests or report.running > 0
+            node.looked_at, node.busy_secs, node.requests = now, report.busy_secs, report.requests
+        self._wanted = self._scaling.wanted(
+            now, len(active), busy_cores=busy_cores, has_requests=has_requests, has_backlog=self._has_backlog()
+        )
+        if self._wanted > len(active):
+            logger.info("%d %s busy; starting another.", len(active), "node is" if len(active) == 1 else "nodes are")
+        for node in sorted(active, key=lambda one: self._board.read(one.slot).connections):
+            if len(self._active()) > self._wanted:
+                logger.info(
+                    "%s has not been needed for %g s and ends.", str(node).capitalize(), self._options.idle_secs
+                )
+                node.is_ending = True
+                node.process.send_signal(signal.SIGUSR1)
+
+    def _has_backlog(self) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+    def _collect_ended(self) -> None:
+        for node in list(self._nodes):
+            status = node.process.poll()
+            if status is None:
+                continue
+            if node.pipe >= 0:
+                self._read_pipe(node)
+            self._nodes.remove(node)
+            self._board.clear(node.slot)
+            self._remove_gauges(node.slot)
+            if node.is_ending:
+                self._log_end(node)
+            else:
+                self._replace(node, status)
+
+    def _log_end(self, node: _Node) -> None:
+        if self._kill_at is None:
+            left = len(self._active())
+            logger.info("%s has ended; %s.", str(node).capitalize(), f"{left} left" if left else _NONE_LEFT)
+
+    def _replace(self, node: _Node, status: int) -> None:
+        """Decide when a node that has died is started again."""
+        now = time.monotonic()
+        problem = node.said.decode(errors="replace").strip() if node.ready_at is None else ""
+        if status > 0 and not self._was_ready:
+            # It would end the same way again.
+            print(f"estimator: error: {problem or 'a process has failed, as said above.'}", file=sys.stderr)
+            self._end(status)
+            return
+        if node.ready_at is not None and now - node.ready_at >= _LONG_SECS:
+            self._failures = 0
+        pause = min(_LONGEST_PAUSE_SECS, 2.0 ** (self._failures - 1)) if self._failures else 0.0
+        self._failures += 1
+        self._start_at = now + pause
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
+        when = f"in {pause:g} s" if pause else "now"
+        logger.error(
+            "%s %s%s; starting another %s.", str(node).capitalize(), how, f" ({problem})" * bool(problem), when
+        )
+
+    def _remove_gauges(self, slot: int) -> None:
+        """Remove the gauges of a node that has died, as prometheus_client's ``mark_process_dead`` does."""
+        for entry in os.scandir(self._directory):
+            if entry.name.startswith("gauge_live") and entry.name.endswith(f"_{slot}.db"):
+                os.unlink(entry.path)
+
+    def _handle_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if self._kill_at is None:
+                logger.info("The server answers what it has, and ends; a second signal ends it at once.")
+                self._end(-number)
+            else:
+                self._kill_all()
+
+    def _end(self, status: int) -> None:
+        """Have all nodes end, and then the parent."""
+        self._status = status
+        self._kill_at = time.monotonic() + self._options.drain_secs + _KILL_SECS
+        for node in self._nodes:
+            # One that is not ready yet is asked later: it may be there for a connection that waits.
+            if node.ready_at is not None and not node.is_ending:
+                node.process.terminate()
+            node.is_ending = True
+        self._watch_listener()
+        self._listener.close()
+
+    def _kill_all(self) -> None:
+        for node in self._nodes:
+            node.process.kill()
+        self._kill_at = time.monotonic() + _KILL_SECS
+
+
+_NONE_LEFT = "none is left until the next connection"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the parent.
+
+    Args:
+        arguments: The number of the inherited socket, the directory with the settings, and a sentence to print when the
+            server is ready.
+    """
+    descriptor, directory, sentence = arguments
+    with open(os.path.join(directory, SETTINGS_FILE), encoding="utf-8") as file:
+        options = ServingOptions.from_json(file.read())
+    parent = Parent(options, socket.socket(fileno=int(descriptor)), directory, lambda: print(sentence, flush=True))
+    try:
+        status = parent.run()
+    finally:
+        parent.close()
+    if status == -signal.SIGINT:
+        return INTERRUPTED
+    if status < 0:
+        # End as one process would, so that whoever sent the signal sees that it had its effect.
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
