@@ -91,6 +91,17 @@ def test_sizes_are_those_of_the_files_in_a_directory(base: str) -> None:
     files.write_file(files.join(base, "folder", "a"), [b"abc", b"de"])
     files.write_file(files.join(base, "folder", "below", "b"), [b"x"])
     assert files.sizes(files.join(base, "folder")) == {"a": 5}
+    assert files.all_files(files.join(base, "folder")) == {"a": 5, "below/b": 1}
+    assert files.all_files(files.join(base, "absent")) == {}
+
+
+def test_a_large_file_is_read_in_pieces(base: str) -> None:
+    content = b"0123456789abcdef" * 2**20 + b"end"
+    files.makedirs(base)
+    files.write_file(files.join(base, "f"), [content])
+    pieces = list(files.read_chunks(files.join(base, "f")))
+    assert [len(piece) for piece in pieces] == [2**24, 3]
+    assert b"".join(pieces) == content
 
 
 class Disk:

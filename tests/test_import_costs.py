@@ -36,6 +36,12 @@ def test_a_parameter_server_does_without_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_registry_and_an_export_do_without_torch() -> None:
+    modules = ("registry", "registry.check", "export.exported_model", "export.warmup", "export.triton", "cli.main")
+    program = "; ".join(f"import torch_estimator.{module}" for module in modules)
+    subprocess.run([sys.executable, "-c", f"{program}; import sys; sys.exit('torch' in sys.modules)"], check=True)
+
+
 def imported(program: str, *arguments: str) -> list[str]:
     """The heavy modules that a program imports."""
     report = f"\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])"

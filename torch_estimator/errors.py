@@ -74,6 +74,10 @@ class ExportError(UserError):
     """A model cannot be exported, or an exported model cannot be used."""
 
 
+class RegistryError(UserError, ValueError):
+    """A registry lacks what was asked for, refuses a change, or cannot be read or written."""
+
+
 class ClusterError(UserError, RuntimeError):
     """The processes of a cluster cannot reach each other, disagree about the job, or have ended."""
 

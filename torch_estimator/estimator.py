@@ -15,6 +15,7 @@ import torch
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.estimator_job import EstimatorJob
+from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
@@ -27,6 +28,7 @@ from torch_estimator.specs import (
 )
 from torch_estimator.train.model_builder import ModelBuilder, ModelFn, TrainedModule
 from torch_estimator.train.prediction import run_prediction
+from torch_estimator.train.seen_rows import SeenRows
 from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Estimator:
         _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
         self.job = EstimatorJob(
-            ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule()),
+            ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule(), SeenRows()),
             _with_model_dir(config or RunConfig(), model_dir),
             holds_weights=getattr(model_fn, "holds_weights", False),
         )
@@ -332,6 +334,8 @@ class Estimator:
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
+        *,
+        warmup_instances: int = MOST_INSTANCES,
     ) -> str:
         """Write the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
 
@@ -343,6 +347,9 @@ class Estimator:
             as_text: Must be False; the argument exists because tf.estimator has it.
             checkpoint_path: The checkpoint; None for the newest one, or for the weights of ``warm_start_from`` if there
                 is no checkpoint.
+            warmup_instances: Number of input rows to record in the export, with their predictions: 8 at most, 0 to copy
+                no data into it. They are the first rows of the input that this Estimator has trained or evaluated on
+                last. A server warms up with them, and ``estimator check`` compares the export with them.
 
         Returns:
             Path of the export.
@@ -350,6 +357,7 @@ class Estimator:
         Raises:
             CheckpointError: There is no checkpoint.
             ExportError: The model cannot be exported.
+            InvalidValueError: ``warmup_instances`` is not a number from 0 to 8.
         """
         from torch_estimator.export.writer import write_export
 
@@ -372,6 +380,8 @@ class Estimator:
             forward=model.spec.forward_features,
             layers=model.spec.forward_layers,
             structure=model.structure,
+            rows=self.job.builder.seen.rows,
+            warmup_instances=warmup_instances,
         )
 
     export = export_saved_model
@@ -384,7 +394,9 @@ class Estimator:
             return change(builder.spec(mode, params, config))
 
         changed = Estimator(model_fn, config=self.config, params=builder.params)
-        changed.job = self.job.with_builder(ModelBuilder(model_fn, builder.params, builder.warm_start, builder.trained))
+        changed.job = self.job.with_builder(
+            ModelBuilder(model_fn, builder.params, builder.warm_start, builder.trained, builder.seen)
+        )
         return changed
 
 

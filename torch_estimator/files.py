@@ -13,7 +13,7 @@ import inspect
 import os
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -21,6 +21,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 PathLike = str | os.PathLike[str]
 
 _GENERIC = ("fsspec.spec", "fsspec.asyn")
+_CHUNK_BYTES = 2**24
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of the names of unfinished files and directories."""
@@ -132,6 +133,20 @@ def listdir(path: PathLike) -> list[str]:
     return sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries if entry.strip("/") != own)
 
 
+def all_files(path: PathLike) -> dict[str, int]:
+    """Return the size in bytes of each file below the directory `path` by its path in it, in the order of paths."""
+    if is_local(path):
+        top = as_url(path)
+        local = [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names]
+        found = {os.path.relpath(name, top).replace(os.sep, "/"): os.stat(name).st_size for name in local}
+    else:
+        filesystem, key = _remote(path)
+        own = f"{str(key).strip('/')}/"
+        details = filesystem.find(key, detail=True)
+        found = {name.strip("/").removeprefix(own): int(one["size"]) for name, one in details.items()}
+    return dict(sorted(found.items()))
+
+
 def sizes(path: PathLike) -> dict[str, int]:
     """Return the size in bytes of each file in the directory `path`; an empty dict if it does not exist."""
     try:
@@ -162,6 +177,18 @@ def read_bytes(path: PathLike) -> bytes:
 def read_text(path: PathLike) -> str:
     """Return the content of the UTF-8 file `path`."""
     return read_bytes(path).decode("utf-8")
+
+
+def read_chunks(path: PathLike) -> Iterator[bytes]:
+    """Yield the content of the file `path` in pieces of 16 MiB at most, so that a large file needs little memory."""
+    if is_local(path):
+        file: Any = open(as_url(path), "rb")  # noqa: SIM115  # closed below, as a remote file is
+    else:
+        filesystem, key = _remote(path)
+        file = filesystem.open(key, "rb")
+    with file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
 
 
 def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
@@ -213,16 +240,18 @@ def create(path: PathLike, data: bytes) -> bool:
         NotImplementedError: The file system cannot create an object atomically.
     """
     filesystem, key = _remote(path)
-    kind = type(filesystem)
-    put = getattr(kind, "_pipe_file", kind.pipe_file)
-    # fsspec's generic implementation is not atomic: it checks whether the object exists and writes it afterwards.
-    if "mode" not in inspect.signature(put).parameters or put.__module__ in _GENERIC:
-        raise NotImplementedError(f"{kind.__name__} has no exclusive creation")
+    if not _creates_exclusively(filesystem):
+        raise NotImplementedError(f"{type(filesystem).__name__} has no exclusive creation")
     try:
         filesystem.pipe_file(key, data, mode="create")
     except FileExistsError:
         return False
     return True
+
+
+def can_create(path: PathLike) -> bool:
+    """Return whether `create` works for `path`."""
+    return not is_local(path) and _creates_exclusively(_remote(path)[0])
 
 
 def commit_dir(temporary: PathLike, final: PathLike) -> None:
@@ -261,6 +290,13 @@ def remove_tree(path: PathLike) -> None:
             shutil.rmtree(as_url(path))
         else:
             os.unlink(as_url(path))
+
+
+def _creates_exclusively(filesystem: Any) -> bool:
+    kind = type(filesystem)
+    put = getattr(kind, "_pipe_file", kind.pipe_file)
+    # fsspec's generic implementation is not atomic: it checks whether the object exists and writes it afterwards.
+    return "mode" in inspect.signature(put).parameters and put.__module__ not in _GENERIC
 
 
 def _sync(path: str) -> None:

@@ -50,7 +50,8 @@ def test_an_unfinished_export_is_removed_only_after_its_writer_was_killed(tmp_pa
     second = export(base)
 
     assert {str(path) for path in base.iterdir()} == {first, second}
-    assert sorted(path.name for path in Path(second).iterdir()) == ["model.onnx", "signatures.json"]
+    names = sorted(path.name for path in Path(second).iterdir())
+    assert names == ["assets.extra", "model.onnx", "signatures.json"]
 
 
 def test_an_unfinished_export_of_another_machine_stays_for_an_hour(tmp_path: Path) -> None:

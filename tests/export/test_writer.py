@@ -49,7 +49,7 @@ def test_an_export_is_a_directory_named_by_the_second(built: Built, base: str) -
     path = write(built, base, global_step=7, clock=lambda: 1_700_000_000.9)
     assert path == files.join(base, "1700000000")
     assert files.listdir(base) == ["1700000000"]
-    assert files.listdir(path) == ["model.onnx", "signatures.json"]
+    assert files.listdir(path) == ["assets.extra", "model.onnx", "signatures.json"]
     content = json.loads(files.read_text(files.join(path, "signatures.json")))
     assert content["global_step"] == 7
     assert content["signatures"]["predict"]["inputs"]["x"] == {"dtype": "DT_FLOAT", "shape": [-1, 1], "tensor": "x"}
@@ -104,7 +104,7 @@ def test_a_large_model_keeps_its_weights_in_a_second_file(
     wide = model_of([fc.categorical_column_with_hash_bucket("w", 10_000)], [])
     monkeypatch.setattr(writer, "LARGEST_MODEL", 20_000)
     path = write(wide, base)
-    assert files.listdir(path) == ["model.onnx", "model.onnx.data", "signatures.json"]
+    assert files.listdir(path) == ["assets.extra", "model.onnx", "model.onnx.data", "signatures.json"]
     raw = {"w": np.array(["a", "b", ""], object)}
     np.testing.assert_allclose(ExportedModel.load(path).predict(raw)["logits"], wide.predict(raw)["logits"], atol=1e-6)
 

@@ -24,6 +24,7 @@ class Estimator:
         assets_extra: Any = None,
         *,
         checkpoint_path: str | None = None,
+        warmup_instances: int = 8,
     ) -> str:
         self.calls.append(
             {

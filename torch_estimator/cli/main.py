@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cli import local, make_key, predict, serve, show
+from torch_estimator.cli import check, local, make_key, manifest, models, predict, serve, show, versions
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # Modules of the commands. To add a command, write a module with `add_to` and list it here.
-_COMMANDS = (show, predict, serve, local, make_key)
+_COMMANDS = (show, predict, serve, check, models, versions, manifest, local, make_key)
 
 # Exit status of a program that SIGPIPE terminated, as shells report it.
 BROKEN_PIPE = 141
@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 2 for a mistake of the user, the status of the job for ``local train``, otherwise 0.
     """
-    parser = argparse.ArgumentParser(prog="estimator", description="Runs training jobs and exported models.")
+    parser = argparse.ArgumentParser(
+        prog="estimator", description="Runs training jobs and exported models, and keeps versions of models."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)

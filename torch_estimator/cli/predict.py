@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
 from torch_estimator.cli.show import newest_export
+from torch_estimator.cli.tables import aligned
 from torch_estimator.errors import InvalidValueError, printable
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import CsvRowError
@@ -107,8 +108,7 @@ def table(rows: Sequence[Any]) -> str:
     names = sorted({name for row in rows for name in row})
     lines = [[name.upper() for name in names]]
     lines += [[str(row.get(name, "")) for name in names] for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return aligned(lines)
 
 
 def _json_lines(path: str) -> Iterator[Any]:

@@ -35,7 +35,7 @@ _MOST_NAMES_TRIED = 10
 
 # Name of a file that contains the id of the writer's kernel, which is the same in all containers on the machine. A free
 # lock proves that the writer is dead only if the writer ran on the same kernel.
-_OWNER = ".owner"
+OWNER = ".owner"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -82,7 +82,7 @@ def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
 def owned(temporary: str) -> Iterator[None]:
     """Mark an unfinished local directory as being written by this process until the end of the block."""
     kernel = _kernel()
-    owner = os.path.join(temporary, _OWNER)
+    owner = os.path.join(temporary, OWNER)
     with _locked(temporary) as locked:
         if locked and kernel:
             # Write the file only when the lock is held, because a directory with this file and a free lock counts as
@@ -204,7 +204,7 @@ def _kernel() -> bytes:
 def _owner(temporary: str) -> bytes | None:
     """Return the id of the kernel on which the writer of a directory ran, or None if it did not write the id."""
     try:
-        return files.read_bytes(os.path.join(temporary, _OWNER))
+        return files.read_bytes(os.path.join(temporary, OWNER))
     except OSError:
         return None
 

@@ -16,13 +16,16 @@ from torch_estimator.data.feature_structure import Structure
 from torch_estimator.errors import ExportError
 from torch_estimator.export.any_module import ModuleInputs, named_inputs, raw_inputs
 from torch_estimator.export.directory import new_export
+from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.extra_outputs import LayerRecorder, lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures, tensor_info
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
+from torch_estimator.export.recording import check_count, record_warmup
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, in_module
+from torch_estimator.export.warmup import ASSETS_EXTRA, MOST_INSTANCES
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import MultiHead
@@ -32,7 +35,6 @@ from torch_estimator.networks import ROWS, RowCount
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
-ASSETS_EXTRA = "assets.extra"
 
 # Largest model that is written as one protobuf message, which is limited to 2 GiB. Larger models keep their tensors in
 # a second file.
@@ -54,6 +56,8 @@ def write_export(
     forward: Sequence[str] | None = (),
     layers: Sequence[ForwardedLayers] = (),
     structure: Structure | None = None,
+    rows: Sequence[Mapping[str, Any]] = (),
+    warmup_instances: int = MOST_INSTANCES,
     clock: Callable[[], float] = time.time,
 ) -> str:
     """Write a model as one ONNX graph from raw inputs to predictions; return the new directory.
@@ -73,11 +77,15 @@ def write_export(
         forward: Names of the inputs that are outputs as well; None for all.
         layers: Inner layers that are outputs.
         structure: Structure of the features that the module was trained on, if it takes raw numbers.
+        rows: Rows of raw features, to be recorded as warm-up instances.
+        warmup_instances: Number of rows to record at most; see `torch_estimator.export.warmup`.
         clock: Function that returns the time in seconds since 1970.
 
     Raises:
         ExportError: A part of the model cannot be exported, or the directory cannot be written.
+        InvalidValueError: `warmup_instances` cannot be used.
     """
+    check_count(warmup_instances)
     if not isinstance(receiver, ServingInput):
         raise ExportError(
             f"the serving input must be made by te.serving_input.raw_features, json or csv, but got {receiver!r}."
@@ -98,7 +106,7 @@ def write_export(
             _write_model(graph, temporary, manifest.version)
             _copy_assets(assets_extra or {}, temporary)
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
-            _load_once(temporary, graph)
+            record_warmup(_loaded(temporary, graph), receiver, rows, warmup_instances)
         return final
     except OSError as error:
         raise ExportError(f"the export into {base} cannot be written: {files.reason(error)}.") from error
@@ -232,12 +240,10 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
         raise ExportError(f"the graph is not valid ONNX: {files.reason(error)}.") from error
 
 
-def _load_once(directory: str, graph: GraphBuilder) -> None:
+def _loaded(directory: str, graph: GraphBuilder) -> ExportedModel:
     """Load the export as a test, since onnxruntime may lack an operator of the graph even if the ONNX is valid."""
-    from torch_estimator.export.exported_model import ExportedModel
-
     try:
-        ExportedModel.load(directory)
+        return ExportedModel.load(directory)
     except ExportError as error:
         missing = _NOT_IMPLEMENTED.search(str(error))
         if missing is None:

@@ -14,6 +14,8 @@ import numpy as np
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.export.recording import check_count
+from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import (
     ExportableEstimator,
     check_exports_to_keep,
@@ -75,6 +77,7 @@ class BestExporter:
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
         as_text: Must be False. tf.estimator has this parameter.
         exports_to_keep: Number of exports to keep; None for all.
+        warmup_instances: Number of input rows to record in an export, 0 to 8; see `Estimator.export_saved_model`.
 
     Raises:
         InvalidTypeError: `name` is not a string, or `compare_fn` is not a function.
@@ -88,10 +91,12 @@ class BestExporter:
     assets_extra: Mapping[str, str] | None = None
     as_text: bool = False
     exports_to_keep: int | None = 5
+    warmup_instances: int = MOST_INSTANCES
 
     def __post_init__(self) -> None:
         check_settings("BestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
         check_exports_to_keep(self.exports_to_keep)
+        check_count(self.warmup_instances)
         _check_compare_fn(self.compare_fn)
 
     def export(
@@ -115,6 +120,7 @@ class BestExporter:
             self.serving_input_receiver_fn,
             assets_extra=self.assets_extra,
             checkpoint_path=checkpoint_path,
+            warmup_instances=self.warmup_instances,
         )
         # Write the result after the export. If the job is killed between the two, the export is repeated; in the other
         # order it would be lost.

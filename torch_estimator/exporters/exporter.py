@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.directory import export_names
+from torch_estimator.export.warmup import MOST_INSTANCES
 
 _logger = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class ExportableEstimator(Protocol):
         assets_extra: Mapping[str, str] | None = None,
         *,
         checkpoint_path: str | None = None,
+        warmup_instances: int = MOST_INSTANCES,
     ) -> str:
         """Write an export into a new directory below `export_dir_base`; return its path."""
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch_estimator.export.recording import check_count
+from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
 
 
@@ -23,6 +25,7 @@ class FinalExporter:
         serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
         as_text: Must be False. tf.estimator has this parameter.
+        warmup_instances: Number of input rows to record in the export, 0 to 8; see `Estimator.export_saved_model`.
 
     Raises:
         InvalidTypeError: `name` is not a string.
@@ -33,9 +36,11 @@ class FinalExporter:
     serving_input_receiver_fn: Any
     assets_extra: Mapping[str, str] | None = None
     as_text: bool = False
+    warmup_instances: int = MOST_INSTANCES
 
     def __post_init__(self) -> None:
         check_settings("FinalExporter", self.name, self.serving_input_receiver_fn, self.as_text)
+        check_count(self.warmup_instances)
 
     def export(
         self,
@@ -53,4 +58,5 @@ class FinalExporter:
             self.serving_input_receiver_fn,
             assets_extra=self.assets_extra,
             checkpoint_path=checkpoint_path,
+            warmup_instances=self.warmup_instances,
         )

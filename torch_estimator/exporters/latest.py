@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch_estimator.export.recording import check_count
+from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import (
     ExportableEstimator,
     check_exports_to_keep,
@@ -29,6 +31,7 @@ class LatestExporter:
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
         as_text: Must be False. tf.estimator has this parameter.
         exports_to_keep: Number of exports to keep; None for all.
+        warmup_instances: Number of input rows to record in an export, 0 to 8; see `Estimator.export_saved_model`.
 
     Raises:
         InvalidTypeError: `name` is not a string.
@@ -40,10 +43,12 @@ class LatestExporter:
     assets_extra: Mapping[str, str] | None = None
     as_text: bool = False
     exports_to_keep: int | None = 5
+    warmup_instances: int = MOST_INSTANCES
 
     def __post_init__(self) -> None:
         check_settings("LatestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
         check_exports_to_keep(self.exports_to_keep)
+        check_count(self.warmup_instances)
 
     def export(
         self,
@@ -59,6 +64,7 @@ class LatestExporter:
             self.serving_input_receiver_fn,
             assets_extra=self.assets_extra,
             checkpoint_path=checkpoint_path,
+            warmup_instances=self.warmup_instances,
         )
         remove_old_exports(export_path, self.exports_to_keep)
         return path

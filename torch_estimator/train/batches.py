@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -105,6 +105,7 @@ class HostTransform:
     Attributes:
         others: Whether columns other than those in `required` are needed as well.
         wants_raw: Whether raw columns are kept.
+        note: Called once with the next raw features, if it is not None.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class HostTransform:
         self._loss_features = head is not None and with_labels and head.wants_features
         self.others = raw is None or self._loss_features
         self._weight_columns = head.weight_columns if head is not None and with_labels else {}
+        self.note: Callable[[Columns], None] | None = None
 
     @property
     def required(self) -> dict[str, pa.DataType | None] | None:
@@ -159,6 +161,9 @@ class HostTransform:
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return the arrays that the module reads, and the labels in the form that the head takes."""
+        if self.note is not None:
+            note, self.note = self.note, None
+            note(features)
         if self._transform is None and self._floating is not None:
             _check_columns(features, self._floating, "number")
         prepared: Any = features if self._transform is None else self._transform(features)

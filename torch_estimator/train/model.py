@@ -28,6 +28,7 @@ from torch_estimator.optim.base import Optimizer
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
+from torch_estimator.train.seen_rows import SeenRows
 from torch_estimator.warm_start import WarmStartSettings
 
 logger = logging.getLogger("torch_estimator")
@@ -48,6 +49,7 @@ class Model:
         device: The device, as torch names it; None for the GPU, or for the CPU if there is no GPU.
         moved: Whether to move the module to its device now. A module that does not fit one device must be sharded
             before it is moved.
+        seen: Where to keep the first rows of the inputs of training and evaluation; None keeps none.
 
     Attributes:
         module: The module, in training mode if the spec is for training.
@@ -57,9 +59,11 @@ class Model:
     """
 
     # The cache key of a compiled step skips these attributes, because `loss` reads only `head`.
-    not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers")
+    not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers", "_seen")
 
-    def __init__(self, spec: EstimatorSpec, device: str | None = None, *, moved: bool = True) -> None:
+    def __init__(
+        self, spec: EstimatorSpec, device: str | None = None, *, moved: bool = True, seen: SeenRows | None = None
+    ) -> None:
         self.spec = spec
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.module: nn.Module = spec.module.to(self.device) if moved else spec.module
@@ -80,12 +84,15 @@ class Model:
             spec.loss.to(self.device)
         self._buffers = LossBuffers(spec.loss)
         self.structure: Structure | None = None
+        self._seen = seen
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
         """Return an iterator over the batches of ``dataset``, which are prepared in an input thread if that is safe."""
         # Do not prefetch if the input runs code of the user. That code may draw from torch's random generator, as the
         # training step does. In two threads, chance would decide which of them draws first.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
+        if self._seen is not None and self.spec.mode != ModeKeys.PREDICT:
+            self._host.note = self._seen.note
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
     def note_structure(self, batch: TensorBatch) -> None:

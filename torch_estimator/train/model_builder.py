@@ -25,6 +25,7 @@ from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec, InputFn
 from torch_estimator.train.model import Model
+from torch_estimator.train.seen_rows import SeenRows
 from torch_estimator.warm_start import WarmStartSettings
 
 logger = logging.getLogger("torch_estimator")
@@ -47,6 +48,7 @@ class ModelBuilder:
         params: The ``params`` of ``model_fn``.
         warm_start: The weights to start with if there is no checkpoint, or None.
         trained: The module of the last training; shared with Estimators derived from this one.
+        seen: The first rows of the last input; shared with Estimators derived from this one.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class ModelBuilder:
         params: Mapping[str, Any],
         warm_start: WarmStartSettings | None,
         trained: TrainedModule,
+        seen: SeenRows,
     ) -> None:
         self.model_fn = model_fn
         self.params = copy.deepcopy(dict(params))
         self.warm_start = warm_start
         self.trained = trained
+        self.seen = seen
 
     def spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
         """Call the ``model_fn``.
@@ -101,7 +105,7 @@ class ModelBuilder:
             # checkpoint contains only the tables of the module.
             if table not in in_module:
                 draw()
-        return Model(self._apart_from_training(spec), device, moved=moved)
+        return Model(self._apart_from_training(spec), device, moved=moved, seen=self.seen)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
         """Call an ``input_fn``.

@@ -1,0 +1,183 @@
+"""Recording of warm-up instances when an export is written; `warmup` describes their file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_estimator import files
+from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueError
+from torch_estimator.export.instances import to_columns, to_rows
+from torch_estimator.export.signatures import Signature
+from torch_estimator.export.warmup import ASSETS_EXTRA, MOST_INSTANCES, WARMUP_FILE
+
+if TYPE_CHECKING:
+    from torch_estimator.export.exported_model import ExportedModel
+    from torch_estimator.feature_column.raw_feature import RawFeature
+    from torch_estimator.serving_input import ServingInput
+
+logger = logging.getLogger("torch_estimator")
+
+PREDICT = "predict"
+
+_MOST_BYTES = 2**16
+_ZEROS: Mapping[str, Any] = {"string": "", "float32": 0.0, "int64": 0}
+
+
+def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[Mapping[str, Any]], count: int) -> None:
+    """Write ``assets.extra/warmup.jsonl`` into an export that is being written, unless the user has given that file.
+
+    Without usable rows, one instance is made of the inputs' defaults, zeros, empty strings and empty lists.
+
+    Args:
+        model: The export, loaded.
+        receiver: Its serving input.
+        rows: Rows of raw features by name.
+        count: How many of them to record at most.
+    """
+    path = files.join(model.directory, ASSETS_EXTRA, WARMUP_FILE)
+    if os.path.exists(path):
+        return
+    given = [row for one in rows[:count] if (row := _row(one, receiver)) is not None]
+    for candidates in (given, [_made_up(receiver)]):
+        try:
+            lines = _lines(model, receiver, candidates)
+        except ExportError as error:
+            logger.warning("An export without warm-up instances: %s", error)
+            return
+        if lines:
+            files.makedirs(files.parent(path))
+            files.write_file(path, lines)
+            return
+
+
+def check_count(warmup_instances: object) -> int:
+    """Return the setting `warmup_instances`.
+
+    Raises:
+        InvalidTypeError: It is not a whole number.
+        InvalidValueError: It is negative, or larger than `MOST_INSTANCES`.
+    """
+    if isinstance(warmup_instances, bool) or not isinstance(warmup_instances, int):
+        raise InvalidTypeError(f"warmup_instances must be a whole number, but got {warmup_instances!r}.")
+    if not 0 <= warmup_instances <= MOST_INSTANCES:
+        raise InvalidValueError(
+            f"warmup_instances must be a number of rows from 0 to {MOST_INSTANCES}, but got {warmup_instances}."
+        )
+    return warmup_instances
+
+
+def _lines(model: ExportedModel, receiver: ServingInput, rows: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Return the lines of the file: all rows that fit for `PREDICT`, the first of them for the other signatures."""
+    predict = model.signature(PREDICT)
+    accepted = [row for row in rows if _is_accepted(model, _instance(row, predict, receiver))]
+    if not accepted:
+        return []
+    lines = list(_encoded(model, PREDICT, [_instance(row, predict, receiver) for row in accepted]))
+    for name, signature in model.signatures.items():
+        if name != PREDICT:
+            lines += _encoded(model, name, [_instance(accepted[0], signature, receiver)])
+    kept: list[bytes] = []
+    for line in lines:
+        if sum(map(len, kept)) + len(line) <= _MOST_BYTES:
+            kept.append(line)
+    return kept
+
+
+def _encoded(model: ExportedModel, name: str, instances: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield the lines of some instances, with their predictions."""
+    predictions = to_rows(model.predict(to_columns(instances, model.signature(name)), name))
+    for instance, prediction in zip(instances, predictions, strict=True):
+        line = {"signature_name": name, "instance": instance, "predictions": prediction}
+        yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def _is_accepted(model: ExportedModel, instance: Mapping[str, Any]) -> bool:
+    """Return whether the export takes an instance, and JSON can hold it."""
+    try:
+        json.dumps(instance, ensure_ascii=False).encode()
+        model.check(to_columns([instance], model.signature(PREDICT)))
+    except (InvalidValueError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def _row(raw: Mapping[str, Any], receiver: ServingInput) -> dict[str, Any] | None:
+    """Return the values of a serving input's features for a row: a value or a flat list by name; None without any."""
+    known = [name for name in receiver.inputs if name in raw]
+    try:
+        values = {name: _plain(raw[name], receiver.inputs[name]) for name in known}
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return {**_made_up(receiver), **values} if known else None
+
+
+def _made_up(receiver: ServingInput) -> dict[str, Any]:
+    """Return a row of defaults, zeros, empty strings and empty lists."""
+    row: dict[str, Any] = {}
+    for name, feature in receiver.inputs.items():
+        default = receiver.defaults.get(name)
+        if feature.multivalent:
+            row[name] = default if isinstance(default, list) else []
+        else:
+            size = int(np.prod(feature.shape))
+            items = default if isinstance(default, list) else [_ZEROS[feature.dtype] if default is None else default]
+            row[name] = items * size if len(items) == 1 else items
+    return row
+
+
+def _plain(value: Any, feature: RawFeature) -> list[Any]:
+    """Return the values of one feature in one row as Python values.
+
+    Raises:
+        TypeError: A value has another type than the feature.
+        ValueError: There are not as many values as the feature has.
+    """
+    items = np.asarray(value).ravel().tolist() if isinstance(value, np.ndarray) else value
+    items = [_item(one, feature.dtype) for one in (items if isinstance(items, list) else [items])]
+    if not feature.multivalent and len(items) != np.prod(feature.shape):
+        raise ValueError(f"{feature.key} has {len(items)} values")
+    return items
+
+
+def _item(value: Any, dtype: str) -> Any:
+    if dtype == "string":
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{value!r} is not a string")
+        return value or ""
+    if dtype == "int64":
+        if int(value) != value:
+            raise ValueError(f"{value!r} is not an integer")
+        return int(value)
+    # Take the shortest number that is the same in float32, so that 0.1 is not recorded as 0.10000000149011612.
+    return float(str(np.float32(value)))
+
+
+def _instance(row: Mapping[str, list[Any]], signature: Signature, receiver: ServingInput) -> dict[str, Any]:
+    """Return a row as an instance of a signature."""
+    if receiver.kind == "csv":
+        return dict.fromkeys(signature.inputs, _csv(row, receiver.column_names))
+    instance = {}
+    for name, info in signature.inputs.items():
+        items = row[info.tensor]
+        if info.holds_lists:
+            instance[name] = items
+        elif len(info.shape) == 1:
+            instance[name] = items[0]
+        else:
+            instance[name] = np.array(items, dtype=object).reshape(info.shape[1:]).tolist()
+    return instance
+
+
+def _csv(row: Mapping[str, list[Any]], column_names: Sequence[str]) -> str:
+    """Return a row of CSV; fields that the model does not use are empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([row.get(name, [""])[0] for name in column_names])
+    return text.getvalue()

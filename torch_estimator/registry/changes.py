@@ -1,0 +1,428 @@
+"""Changes of a registered model: one at a time, each complete or not made, each in the history.
+
+A change is one small file, ``MODEL/history/<number>.json``, written before anything else. It holds who changed what and
+when, and the state of the model after the change. After that the change is carried out: a new version gets its final
+name or a deleted one disappears, and ``MODEL/model.json`` is replaced. If the process is killed in between, the next
+writer finds a change with a higher number than that of ``model.json``, and carries it out first.
+
+What keeps two writers apart depends on where the registry is:
+
+- On a local path, a lock on the file ``.lock`` of the registry (flock). A second writer waits.
+- On a store that can create an object exclusively, as S3, Google Cloud Storage and Azure can, only one writer can
+  create the change of a number. The other one reads the new state and makes its change after it. A slow writer can
+  still replace ``model.json`` by an older state, so that readers look for changes with higher numbers, too.
+- Elsewhere, each writer puts a file into ``.writers`` and then looks for files of others. Of two writers at the same
+  time, at least one sees the other, and is refused. A lock would need one of the two operations above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.errors import RegistryError
+from torch_estimator.export.directory import OWNER, remove_leftovers
+from torch_estimator.json_text import parse_json
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+MODEL_FILE = "model.json"
+HISTORY = "history"
+MANIFEST_FILE = "manifest.json"
+
+FORMAT_VERSION = 1
+
+_LOCK = ".lock"
+WRITERS = ".writers"
+# Changes take milliseconds, so that a lock which is held this long belongs to a process that is stuck or suspended.
+_LOCK_SECS, _LOCK_POLL_SECS = 60.0, 0.005
+_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """State of a model in a registry, which is the content of ``model.json``.
+
+    Attributes:
+        name: Name of the model.
+        description: Text for people.
+        default: The version that answers if a caller names none; None while there is no version.
+        labels: Version by label.
+        created: When the model was created, such as ``2026-11-24T12:30:00Z``.
+        changes: Number of the last change. It grows with each change, so that a reader can tell states apart.
+    """
+
+    name: str
+    description: str = ""
+    default: int | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
+    created: str = ""
+    changes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "description": self.description,
+            "default": self.default,
+            "labels": dict(sorted(self.labels.items())),
+            "created": self.created,
+            "changes": self.changes,
+        }
+
+    @classmethod
+    def from_json(cls, content: Any) -> ModelInfo:
+        """Return the state that `to_json` returned.
+
+        Raises:
+            ValueError: The content is something else.
+        """
+        try:
+            if content["format_version"] > FORMAT_VERSION:
+                raise ValueError(f"format_version {content['format_version']} is newer than this version reads")
+            info = cls(**{key: value for key, value in content.items() if key in cls.__slots__})
+            wrong = (
+                not isinstance(info.default, int | None)
+                or not isinstance(info.changes, int)
+                or not all(isinstance(text, str) for text in (info.name, info.description, info.created, *info.labels))
+                or not all(isinstance(version, int) for version in info.labels.values())
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        if wrong:
+            raise ValueError("a value has the wrong type")
+        return info
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of a model, as its history has it.
+
+    Attributes:
+        number: Number of the change, from 1.
+        time: When it was made, such as ``2026-11-24T12:30:00Z``.
+        who: User and host.
+        change: What was done: ``create-model``, ``set-default``, ….
+        version: The version that was created, deleted, labelled or made the default; None for changes of the model.
+        after: State of the model after the change; None if it was deleted.
+        manifest: Content of the manifest, if a version was created.
+    """
+
+    number: int
+    time: str
+    who: str
+    change: str
+    version: int | None
+    after: ModelInfo | None
+    manifest: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the change as JSON."""
+        content = {
+            "number": self.number,
+            "time": self.time,
+            "who": self.who,
+            "change": self.change,
+            "version": self.version,
+            "after": None if self.after is None else self.after.to_json(),
+        }
+        return content if self.manifest is None else {**content, "manifest": dict(self.manifest)}
+
+
+class ModelHistory:
+    """State and history of one model.
+
+    Args:
+        root: Path or URL of the registry.
+        model: Name of the model.
+    """
+
+    def __init__(self, root: str, model: str) -> None:
+        self.directory = files.join(root, model)
+        self._root = root
+        self._model = model
+        self._model_file = files.join(self.directory, MODEL_FILE)
+
+    def read(self) -> ModelInfo | None:
+        """Return the state of the model; None if there is no such model.
+
+        Raises:
+            RegistryError: A file is damaged.
+        """
+        state = self._read_model_file()
+        if files.is_local(self._root):
+            return state
+        # A slow writer may have replaced model.json by an older state; see the comment at the top.
+        while state is not None and (later := self._read_change(state.changes + 1)) is not None:
+            state = later.after
+        return state
+
+    def changes(self) -> list[Change]:
+        """Return all changes, the oldest first.
+
+        Raises:
+            RegistryError: A file is damaged.
+        """
+        found = (self._read_change(number) for number in self._numbers())
+        return [change for change in found if change is not None]
+
+    def change(
+        self,
+        what: str,
+        make: Callable[[ModelInfo | None], ModelInfo | None],
+        *,
+        version: int | None = None,
+        manifest: Mapping[str, Any] | None = None,
+    ) -> ModelInfo | None:
+        """Make a change; return the state after it.
+
+        Args:
+            what: What is done, for the history.
+            make: Function from the state before the change (None if there is no model) to the state after it. It raises
+                an error to refuse the change. It may be called several times.
+            version: The version that is created, deleted, labelled or made the default.
+            manifest: Content of the manifest of a new version, whose files are at `staged`.
+
+        Raises:
+            RegistryError: Another process is changing the registry, or a file is damaged.
+        """
+        with one_writer(self._root):
+            while True:
+                before, number = self._settle()
+                after = make(before)
+                if after is not None:
+                    after = replace(after, changes=number + 1)
+                change = Change(
+                    number=number + 1,
+                    time=now(),
+                    who=user(),
+                    change=what,
+                    version=version,
+                    after=after,
+                    manifest=manifest,
+                )
+                if self._append(change):
+                    self._carry_out(change)
+                    return after
+
+    def finish(self) -> None:
+        """Carry out changes whose writer was killed, and remove the files of versions that were not finished."""
+        with one_writer(self._root):
+            self._settle()
+            if files.is_local(self._root):
+                remove_leftovers(self.directory, time.time())
+
+    def staged(self, version: int) -> str:
+        """Return the directory into which the files of a new version are written.
+
+        On a local path this is not yet the version's own directory. On a store, which cannot rename, it is, and the
+        manifest is missing.
+        """
+        name = f"temp-{version}" if files.is_local(self._root) else str(version)
+        return files.join(self.directory, name)
+
+    def _settle(self) -> tuple[ModelInfo | None, int]:
+        """Carry out changes whose writer was killed; return the state and the number of the last change."""
+        state = self._read_model_file()
+        # Without model.json, the last change either created the model and was not carried out, or deleted it.
+        number = state.changes if state is not None else max((0, *(one - 1 for one in self._numbers())))
+        while (change := self._read_change(number + 1)) is not None:
+            self._carry_out(change)
+            state, number = change.after, change.number
+        return state, number
+
+    def _append(self, change: Change) -> bool:
+        """Add a change to the history; return False if another writer has added one with the same number."""
+        path = self._change_file(change.number)
+        data = encoded(change.to_json())
+        if files.can_create(path):
+            return files.create(path, data)
+        files.makedirs(files.parent(path))
+        files.write_atomic(path, data)
+        return True
+
+    def _carry_out(self, change: Change) -> None:
+        """Do what a change says, which may be done already, in part or as a whole."""
+        if change.change == "create-version" and change.version is not None and change.manifest is not None:
+            self._publish(change.version, change.manifest)
+        elif change.change == "delete-version" and change.version is not None:
+            self._remove_version(change.version)
+        # Replace model.json last, because its number says which changes have been carried out.
+        if change.after is None:
+            files.remove_tree(self._model_file)
+        else:
+            files.write_atomic(self._model_file, encoded(change.after.to_json()))
+
+    def _publish(self, version: int, manifest: Mapping[str, Any]) -> None:
+        staged, final = self.staged(version), files.join(self.directory, str(version))
+        if not files.is_local(self._root):
+            files.write_atomic(files.join(final, MANIFEST_FILE), encoded(manifest))
+        elif not files.exists(final) and files.exists(staged):
+            files.remove_tree(files.join(staged, OWNER))
+            files.commit_dir(staged, final)
+
+    def _remove_version(self, version: int) -> None:
+        directory = files.join(self.directory, str(version))
+        if files.is_local(self._root):
+            # Rename the directory first, so that readers see the version as a whole or not at all. If this process is
+            # killed before everything is removed, the next `create_version` removes what has such a name.
+            gone = files.join(self.directory, f"temp-{time.time_ns()}")
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(directory, gone)
+                files.remove_tree(gone)
+            return
+        files.remove_tree(files.join(directory, MANIFEST_FILE))
+        files.remove_tree(directory)
+
+    def _read_model_file(self) -> ModelInfo | None:
+        content = _read(self._model_file)
+        try:
+            return None if content is None else ModelInfo.from_json(content)
+        except ValueError as error:
+            raise _damaged(self._model_file, error) from error
+
+    def _read_change(self, number: int) -> Change | None:
+        path = self._change_file(number)
+        content = _read(path)
+        if content is None:
+            return None
+        try:
+            after = content["after"]
+            return Change(
+                number=number,
+                time=str(content["time"]),
+                who=str(content["who"]),
+                change=str(content["change"]),
+                version=content["version"],
+                after=None if after is None else ModelInfo.from_json(after),
+                manifest=content.get("manifest"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(path, error) from error
+
+    def _numbers(self) -> list[int]:
+        names = (name.removesuffix(".json") for name in files.listdir(files.join(self.directory, HISTORY)))
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def _change_file(self, number: int) -> str:
+        return files.join(self.directory, HISTORY, f"{number:0{_DIGITS}}.json")
+
+
+def now() -> str:
+    """Return the time as registries write it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def user() -> str:
+    """Return the user and the host of this process."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        # The user has no name, as in a container that runs with any user id.
+        name = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    return f"{name}@{socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def one_writer(root: str) -> Iterator[None]:
+    """Keep other writers of a registry out during the body, where the changes themselves cannot; see the top."""
+    with contextlib.ExitStack() as stack:
+        if files.is_local(root):
+            files.makedirs(root)
+            try:
+                stack.enter_context(_locked(files.join(root, _LOCK)))
+            except NotImplementedError:
+                stack.enter_context(only_writer(files.join(root, WRITERS), f"changing the registry {root}"))
+        elif not files.can_create(root):
+            stack.enter_context(only_writer(files.join(root, WRITERS), f"changing the registry {root}"))
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    if fcntl is None:
+        raise NotImplementedError("this system has no flock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        ends = time.monotonic() + _LOCK_SECS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > ends:
+                    raise RegistryError(
+                        f"another process has locked {path} for {_LOCK_SECS:g} s; end that process, and try again."
+                    ) from None
+                time.sleep(_LOCK_POLL_SECS)
+            except OSError as error:
+                raise NotImplementedError("this file system has no locks") from error
+        try:
+            yield
+        finally:
+            # Closing is not enough: a process that was forked in the meantime holds the same lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def only_writer(directory: str, doing: str) -> Iterator[None]:
+    """Raise a `RegistryError` if another process is in the body for the same directory; see the comment at the top.
+
+    Args:
+        directory: Directory for the files by which processes see each other.
+        doing: What is done in the body, for the message, such as ``changing the registry X``.
+    """
+    own = f"{secrets.token_hex(8)}.json"
+    path = files.join(directory, own)
+    files.makedirs(directory)
+    files.write_atomic(path, encoded({"who": user(), "pid": os.getpid(), "since": now()}))
+    try:
+        for name in files.listdir(directory):
+            if name == own or not name.endswith(".json"):
+                continue
+            other = files.join(directory, name)
+            holder = _read(other)
+            if holder is not None:
+                raise RegistryError(
+                    f"another process is {doing} ({holder.get('who')}, process {holder.get('pid')}, since "
+                    f"{holder.get('since')}); try again, or remove {other} if that process has ended."
+                )
+        yield
+    finally:
+        files.remove_tree(path)
+
+
+def _read(path: str) -> Any:
+    """Return the JSON object in a file; None if there is no such file."""
+    try:
+        content = parse_json(files.read_text(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise _damaged(path, error) from error
+    if not isinstance(content, dict):
+        raise _damaged(path, ValueError("it is not a JSON object"))
+    return content
+
+
+def encoded(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _damaged(path: str, error: Exception) -> RegistryError:
+    return RegistryError(f"{path} is damaged: {files.reason(error)}; restore it from a copy.")
