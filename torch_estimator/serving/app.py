@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.serving import tensorflow_rest
+from torch_estimator.serving import page, tensorflow_rest
 from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.http import (
@@ -92,7 +92,11 @@ class ServingApp:
         # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
         self._targets: dict[str, _Target] = {}
         self._other = Starlette(
-            routes=[Route("/metrics", self._metrics), Route("/monitoring/prometheus/metrics", self._metrics)]
+            routes=[
+                Route("/metrics", self._metrics),
+                Route("/monitoring/prometheus/metrics", self._metrics),
+                *page.routes(service, self.check_authorization),
+            ]
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +140,7 @@ class ServingApp:
         if path.startswith("/v1/models/"):
             await self._tensorflow(scope, receive, send, answered)
         else:
-            await self._other(scope, receive, send)
+            await self._other({**scope, "answered": answered}, receive, send)
 
     async def _tensorflow(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
         target = self._target(scope)
@@ -185,9 +189,21 @@ class ServingApp:
         Raises:
             RequestError: The server wants a token, and the request has none of them.
         """
-        if not self._tokens or scope["path"] in ("/v2/health/live", "/v2/health/ready"):
+        path: str = scope["path"]
+        # The page asks people for a token itself, because browsers send none in this header.
+        is_page = path == "/" or path.startswith(page.PREFIX)
+        if self._tokens and not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
+            self.check_authorization(header(scope, b"authorization") or b"")
+
+    def check_authorization(self, value: bytes) -> None:
+        """Check what a client has sent as ``Authorization``.
+
+        Raises:
+            RequestError: The server wants a token, and this is none of them.
+        """
+        if not self._tokens:
             return
-        given = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
+        given = value.removeprefix(b"Bearer ")
         # Compare with every token in constant time, so that the time tells nothing about them.
         if sum(hmac.compare_digest(given, token) for token in self._tokens) == 0:
             raise RequestError(401, "The request needs an 'Authorization: Bearer' header with a token of this server.")
