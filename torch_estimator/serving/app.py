@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.serving import tensorflow_rest
+from torch_estimator.serving import page, tensorflow_rest
 from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.http import (
@@ -107,6 +107,7 @@ class ServingApp:
                 Route("/metrics", self._metrics),
                 Route("/monitoring/prometheus/metrics", self._metrics),
                 Route("/openapi.json", self._openapi),
+                *page.routes(service, self.check_authorization),
             ],
             exception_handlers={HTTPException: _as_json},
         )
@@ -176,7 +177,7 @@ class ServingApp:
                 answered.status = message["status"]
             await send(message)
 
-        await self._other(scope, receive, send_and_note)
+        await self._other({**scope, "answered": answered}, receive, send_and_note)
 
     async def _tensorflow(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
         target = self._target(scope)
@@ -229,7 +230,10 @@ class ServingApp:
         Raises:
             RequestError: The server wants a token, and the request has none of them.
         """
-        if self._tokens and scope["path"] not in ("/v2/health/live", "/v2/health/ready"):
+        path: str = scope["path"]
+        # The page asks people for a token itself, because browsers send none in this header.
+        is_page = path == "/" or path.startswith(page.PREFIX)
+        if self._tokens and not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
             self.check_authorization(header(scope, b"authorization") or b"")
 
     def check_authorization(self, value: bytes) -> None:

@@ -1,0 +1,69 @@
+"""A server with the page, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from torch_estimator.registry import Registry
+from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving.catalog import Found
+from torch_estimator.serving.options import ServingOptions, VersionPolicy
+from torch_estimator.serving.service import PredictionService
+from torch_estimator.serving.worker import listen
+
+
+@dataclass(frozen=True)
+class RegistrySource:
+    """The versions of a model in a registry."""
+
+    registry: Registry
+    model: str
+
+    def find(self) -> Found:
+        info = self.registry.read_model(self.model)
+        versions = {one: self.registry.version_dir(self.model, one) for one in self.registry.versions(self.model)}
+        return Found(versions, info.default, info.labels)
+
+
+@dataclass(frozen=True)
+class PageServer:
+    """A running server.
+
+    Attributes:
+        url: Its address, without a slash at the end.
+        service: Its service.
+    """
+
+    url: str
+    service: PredictionService
+
+
+@contextmanager
+def serving(options: ServingOptions, policy: VersionPolicy | None = None) -> Iterator[PageServer]:
+    """Serve until the block ends; with a registry, serve all its models."""
+    service = PredictionService(options)
+    if options.registry is not None:
+        registry = Registry(options.registry)
+        for model in registry.models():
+            service.catalog.add(model, RegistrySource(registry, model), policy or VersionPolicy())
+    listener = listen(options)
+    config = uvicorn.Config(ServingApp(service), loop="uvloop", http="httptools", log_config=None, lifespan="on")
+    server = uvicorn.Server(config)
+    service.start()
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
+    thread.start()
+    try:
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield PageServer(f"http://127.0.0.1:{listener.getsockname()[1]}", service)
+    finally:
+        server.should_exit = True
+        thread.join()
+        service.close()
+        listener.close()

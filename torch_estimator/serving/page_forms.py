@@ -1,0 +1,282 @@
+"""The form of the page: an input field for each input of a signature, and how a prediction is shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.instances import bare_value, decoded
+from torch_estimator.export.signatures import Signature, TensorInfo
+from torch_estimator.json_text import parse_json, shortened
+
+_TYPES = {
+    "DT_STRING": "string",
+    "DT_FLOAT": "float",
+    "DT_DOUBLE": "double",
+    "DT_INT64": "int64",
+    "DT_INT32": "int32",
+    "DT_BOOL": "bool",
+}
+
+_MOST_BARS = 10
+_MOST_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One input field of the form.
+
+    Attributes:
+        name: Name of the input.
+        kind: ``text``, ``long`` (several lines), ``number``, ``json`` (lists), or ``bool``.
+        type: Type for people, such as ``float`` or ``list of string``.
+        value: Its text.
+        default: What an empty field stands for, or None if it must be filled.
+    """
+
+    name: str
+    kind: str
+    type: str
+    value: str
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One class and its probability, from 0 to 1."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A prediction as the page shows it.
+
+    Attributes:
+        headline: The prediction in one word or number; empty if no output is known to be that.
+        bars: The most probable classes, the first one first.
+        more: Number of classes that are left out of `bars`.
+        outputs: Name and text of each output.
+        milliseconds: How long it took.
+        request: Command line that does the same.
+    """
+
+    headline: str
+    bars: list[Bar]
+    more: int
+    outputs: list[tuple[str, str]]
+    milliseconds: float
+    request: str
+
+
+def type_of(info: TensorInfo) -> str:
+    """Return the type of an input or output for people.
+
+    >>> type_of(TensorInfo(dtype="DT_FLOAT", shape=(-1, 3), tensor="x"))
+    'float [3]'
+    """
+    name = _TYPES[info.dtype]
+    if info.holds_lists:
+        return f"list of {name}"
+    sizes = [size for size in info.shape[1:] if size != 1]
+    return f"{name} {['any' if size < 0 else size for size in sizes]}".replace("'", "") if sizes else name
+
+
+def fields_of(signature: Signature, instance: Mapping[str, Any]) -> list[Field]:
+    """Return the fields of a signature, filled with an instance."""
+    return [
+        Field(
+            name=name,
+            kind=_kind(info, is_only=len(signature.inputs) == 1),
+            type=type_of(info),
+            value=_text(bare_value(instance.get(name), info.shape), info),
+            default=None if info.default is None else _text(info.default, info),
+        )
+        for name, info in signature.inputs.items()
+    ]
+
+
+def texts_in(fields: list[Field], texts: Mapping[str, str]) -> list[Field]:
+    """Return fields with other texts, as a person has sent them."""
+    return [
+        Field(name=one.name, kind=one.kind, type=one.type, value=texts.get(one.name, ""), default=one.default)
+        for one in fields
+    ]
+
+
+def _kind(info: TensorInfo, *, is_only: bool) -> str:
+    if not _is_single(info):
+        return "json"
+    if info.dtype == "DT_BOOL":
+        return "bool"
+    if info.dtype != "DT_STRING":
+        return "number"
+    # A single string is the text of a JSON object or a row of CSV.
+    return "long" if is_only else "text"
+
+
+def _is_single(info: TensorInfo) -> bool:
+    return not info.holds_lists and all(size == 1 for size in info.shape[1:])
+
+
+def _text(value: Any, info: TensorInfo) -> str:
+    if isinstance(value, str) and _is_single(info):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read_instance(signature: Signature, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the instance that a filled form describes.
+
+    An empty field is left out if its input has a default.
+
+    Args:
+        signature: The signature.
+        texts: Text of each field by the name of its input.
+
+    Raises:
+        InvalidValueError: A text is not a value of its input.
+    """
+    instance = {}
+    for name, info in signature.inputs.items():
+        text = texts.get(name, "")
+        if text == "" and info.default is not None:
+            continue
+        instance[name] = _value(text, info, name)
+    return instance
+
+
+def _value(text: str, info: TensorInfo, name: str) -> Any:
+    wanted = type_of(info)
+    if not _is_single(info):
+        try:
+            # An empty field is an empty list.
+            value = parse_json(text) if text.strip() else []
+        except ValueError as error:
+            raise InvalidValueError(
+                f"Input {name} is a {wanted}; write it as JSON, such as [1, 2], not {shortened(text)}."
+            ) from error
+        return value
+    if info.dtype == "DT_STRING":
+        return _bytes(text, name) if text.startswith('{"b64"') else text
+    word = text.strip()
+    if info.dtype == "DT_BOOL":
+        if word not in ("true", "false"):
+            raise InvalidValueError(f"Input {name} must be true or false, but got {shortened(text)}.")
+        return word == "true"
+    try:
+        return float(word) if info.dtype in ("DT_FLOAT", "DT_DOUBLE") else int(word)
+    except ValueError:
+        number = "a number" if info.dtype in ("DT_FLOAT", "DT_DOUBLE") else "a whole number"
+        got = f"got {shortened(text)}" if word else "its field is empty"
+        raise InvalidValueError(f"Input {name} must be {number}, but {got}.") from None
+
+
+def _bytes(text: str, name: str) -> Any:
+    """Return the bytes of ``{"b64": …}``, the notation of TensorFlow Serving; any other text is what it is."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return text
+    return decoded(value, name)
+
+
+def outcome_of(outputs: Mapping[str, npt.NDArray[Any]], *, milliseconds: float, request: str) -> Outcome:
+    """Return how the outputs for one instance are shown.
+
+    Args:
+        outputs: Outputs by name, with one entry.
+        milliseconds: How long it took.
+        request: Command line that does the same.
+    """
+    rows = {name: array[0] for name, array in outputs.items()}
+    bars = _bars(rows)
+    return Outcome(
+        headline=_headline(rows, bars),
+        bars=bars[:_MOST_BARS],
+        more=max(0, len(bars) - _MOST_BARS),
+        outputs=[(name, _shown(row)) for name, row in rows.items()],
+        milliseconds=milliseconds,
+        request=request,
+    )
+
+
+def _bars(rows: Mapping[str, Any]) -> list[Bar]:
+    """Return the classes and their probabilities, the most probable one first."""
+    for values, labels in (("probabilities", "all_classes"), ("scores", "classes")):
+        numbers = np.asarray(rows.get(values, []))
+        if numbers.ndim != 1 or numbers.dtype.kind != "f" or not len(numbers):
+            continue
+        if not (np.isfinite(numbers).all() and numbers.min() >= 0 and numbers.max() <= 1):
+            continue
+        names = np.asarray(rows.get(labels, []), dtype=object).ravel()
+        if len(names) != len(numbers):
+            names = np.arange(len(numbers))
+        order = np.argsort(-numbers, kind="stable")
+        return [Bar(label=_shown(names[place]), value=float(str(numbers[place]))) for place in order]
+    return []
+
+
+def _headline(rows: Mapping[str, Any], bars: list[Bar]) -> str:
+    for name in ("classes", "class_ids", "predictions", "outputs"):
+        if name == "classes" and "scores" in rows and bars:
+            return bars[0].label
+        row = np.asarray(rows.get(name, []))
+        if row.size == 1:
+            return _shown(row.ravel()[0])
+    return ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as short text."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.ravel()[0]
+    text = str(value) if not isinstance(value, np.ndarray) else json.dumps(_plain(value), ensure_ascii=False)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.floating):
+        # The text of a float32 is its shortest form.
+        return float(str(value))
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def command_line(url: str, signature: str, instance: Mapping[str, Any], *, with_token: bool) -> str:
+    """Return the command that sends an instance to TensorFlow Serving's REST.
+
+    Args:
+        url: Address of the version, without the method.
+        signature: Name of the signature.
+        instance: The instance.
+        with_token: Whether the server wants a token.
+    """
+    plain = {name: _as_json(value) for name, value in instance.items()}
+    body = json.dumps({"signature_name": signature, "instances": [plain]}, ensure_ascii=False)
+    token = '-H "Authorization: Bearer $TOKEN" ' if with_token else ""
+    return f"curl {token}{shlex.quote(f'{url}:predict')} -d {shlex.quote(body)}"
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        import base64
+
+        return {"b64": base64.b64encode(value).decode()}
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value

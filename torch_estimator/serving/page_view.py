@@ -1,0 +1,342 @@
+"""What the page shows of the models: their versions, default, labels, signatures, and the form with an example."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlencode
+
+from torch_estimator.errors import ExportError, UserError
+from torch_estimator.export.signatures import Signature
+from torch_estimator.export.warmup import WarmupInstance, read_warmup
+from torch_estimator.registry import ModelInfo, Registry, VersionInfo
+from torch_estimator.serving.catalog import Catalog, ModelState, Version
+from torch_estimator.serving.errors import RequestError
+from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.page_forms import Field, Outcome, fields_of, texts_in, type_of
+
+# Versions that are listed at first; a registry may have a thousand.
+_MOST_VERSIONS = 10
+
+_MOST_METRICS = 3
+
+# The signature of the form: the first of these that the export has.
+_USUAL_SIGNATURES = ("predict", "serving_default")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What a person has chosen to see.
+
+    Attributes:
+        model: Name of the model; empty for the first one.
+        version: Number of the version; None for the default.
+        signature: Name of the signature; empty for the usual one.
+        example: Which of the recorded instances fills the form, from 0.
+        all: Whether to list all versions.
+    """
+
+    model: str = ""
+    version: int | None = None
+    signature: str = ""
+    example: int = 0
+    all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRow:
+    """One line of the list of versions.
+
+    Attributes:
+        number: Number of the version.
+        state: ``available``, ``loading``, ``unloading``, ``ended``, ``failed``, or ``not loaded``.
+        problem: Why loading failed.
+        is_default: Whether it answers requests that name no version.
+        can_be_default: Whether a person may make it the default.
+        labels: Its labels.
+        step: Step of the exported checkpoint, if known.
+        created: When it was put into the registry, if it is in one.
+        description: Text for people.
+        metrics: A few metrics of its evaluation, by name.
+    """
+
+    number: int
+    state: str
+    problem: str = ""
+    is_default: bool = False
+    can_be_default: bool = False
+    labels: tuple[str, ...] = ()
+    step: int | None = None
+    created: str = ""
+    description: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureView:
+    """A signature: the kind of call, and name, type and default of each input and output."""
+
+    name: str
+    method: str
+    inputs: list[tuple[str, str, str]]
+    outputs: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """One model, as the page shows it.
+
+    Attributes:
+        name: Its name.
+        description: Text for people.
+        default: Number of the default version; None if no version answers.
+        is_registered: Whether it comes from the registry, where the default can be changed.
+        problem: Why the registry cannot be read.
+        versions: The versions that are listed, the newest first.
+        hidden: Number of versions that are not listed.
+        version: Number of the version that the form asks; None if there is no form.
+        loaded: Numbers of the versions that the form may ask.
+        signature: Name of the signature of the form.
+        signatures: All signatures of that version.
+        fields: The form.
+        examples: Number of recorded instances.
+        example: Which of them fills the form.
+    """
+
+    name: str
+    description: str
+    default: int | None
+    is_registered: bool
+    problem: str
+    versions: list[VersionRow]
+    hidden: int
+    version: int | None = None
+    loaded: list[int] = field(default_factory=list)
+    signature: str = ""
+    signatures: list[SignatureView] = field(default_factory=list)
+    fields: list[Field] = field(default_factory=list)
+    examples: int = 0
+    example: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A prediction that a person has asked for.
+
+    Attributes:
+        texts: What is in the form.
+        problem: What is wrong with it.
+        outcome: The prediction, if nothing is wrong.
+    """
+
+    texts: Mapping[str, str]
+    problem: str = ""
+    outcome: Outcome | None = None
+
+
+class Models:
+    """The models of a server, for the page.
+
+    Args:
+        catalog: The loaded versions.
+        options: The settings of the server.
+    """
+
+    def __init__(self, catalog: Catalog, options: ServingOptions) -> None:
+        self._catalog = catalog
+        self._registry = None if options.registry is None else Registry(options.registry)
+        self._from_directories = {model.name for model in options.models if model.path is not None}
+
+    def registry_of(self, model: str) -> Registry:
+        """Return the registry that a model comes from.
+
+        Raises:
+            RequestError: It comes from a directory.
+        """
+        if self._registry is None or model in self._from_directories:
+            raise RequestError(
+                409, f"The model {model} is not served from a registry, so its newest version is the default."
+            )
+        return self._registry
+
+    def names(self) -> list[tuple[str, int | None]]:
+        """Return the name and the default version of each model."""
+        return [(name, self._catalog.state(name).default) for name in self._catalog.names()]
+
+    def fingerprint(self) -> int:
+        """Return a number that changes when a version, a default or a label does."""
+        states = [(name, self._catalog.state(name)) for name in self._catalog.names()]
+        return zlib.crc32(repr([(name, one.default, one.labels, one.states) for name, one in states]).encode())
+
+    def view(self, chosen: Chosen, *, with_form: bool, tried: Tried | None = None) -> ModelView | None:
+        """Return what is shown of a model; None if there is no model at all.
+
+        This reads the registry and the example, so call it in a thread.
+
+        Args:
+            chosen: What a person has chosen to see.
+            with_form: Whether to show the form, whose example is a row of the training or the evaluation.
+            tried: A prediction that fills the form instead of the example.
+
+        Raises:
+            RequestError: There is no such model, version or signature.
+        """
+        names = self._catalog.names()
+        if not names:
+            return None
+        name = chosen.model or names[0]
+        state = self._catalog.state(name)
+        # Names in URLs do not depend on case.
+        name = next(one for one in names if name.lower() == one.lower())
+        info, numbers, problem = self._registered(name)
+        rows = _rows(state, info, numbers)
+        listed = rows if chosen.all else _important(rows)
+        common: dict[str, Any] = {
+            "name": name,
+            "description": "" if info is None else info.description,
+            "default": state.default,
+            "is_registered": info is not None,
+            "problem": problem,
+            "versions": [self._with_manifest(name, row, state, info) for row in listed],
+            "hidden": len(rows) - len(listed),
+        }
+        if not state.versions and chosen.version is None:
+            return ModelView(**common)
+        version = self._catalog.version(name, chosen.version)
+        signatures = version.export.signatures
+        signature = chosen.signature or next((one for one in _USUAL_SIGNATURES if one in signatures), min(signatures))
+        if signature not in signatures:
+            raise RequestError(404, f"Version {version.number} of the model {name} has no signature {signature}.")
+        common.update(
+            version=version.number,
+            loaded=sorted(state.versions, reverse=True),
+            signature=signature,
+            signatures=[_signature_view(one, signatures[one]) for one in signatures],
+        )
+        if not with_form:
+            return ModelView(**common)
+        if tried is not None:
+            fields = texts_in(fields_of(signatures[signature], {}), tried.texts)
+            return ModelView(**common, fields=fields, examples=len(_recorded(version, signature)))
+        examples = _recorded(version, signature)
+        example = chosen.example % max(1, len(examples))
+        instance = examples[example].instance if examples else _first_row(version, signature)
+        return ModelView(
+            **common, fields=fields_of(signatures[signature], instance), examples=len(examples), example=example
+        )
+
+    def _registered(self, name: str) -> tuple[ModelInfo | None, list[int], str]:
+        """Return the state and the versions of a model in the registry, and why they cannot be read."""
+        try:
+            registry = self.registry_of(name)
+        except RequestError:
+            return None, [], ""
+        try:
+            return registry.read_model(name), registry.versions(name), ""
+        except UserError as error:
+            return None, [], str(error)
+
+    def _with_manifest(self, name: str, row: VersionRow, state: ModelState, info: ModelInfo | None) -> VersionRow:
+        """Add what is known about the origin of a version."""
+        loaded = state.versions.get(row.number)
+        step = None if loaded is None else loaded.export.manifest.global_step
+        manifest: VersionInfo | None = None
+        if info is not None and self._registry is not None:
+            try:
+                manifest = _manifest(self._registry.url, name, row.number)
+            except UserError:
+                # It has just been deleted, or is damaged; then show what is loaded.
+                manifest = None
+        if manifest is None:
+            return replace(row, step=step)
+        return replace(
+            row,
+            step=manifest.global_step,
+            created=manifest.created[:16].replace("T", " "),
+            description=manifest.description,
+            metrics=_metrics(manifest),
+        )
+
+
+def link(**values: Any) -> str:
+    """Return the address of the page that shows what the arguments choose; arguments that are unset are left out."""
+    query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)})
+    return f"/?{query}" if query else "/"
+
+
+def _rows(state: ModelState, info: ModelInfo | None, numbers: list[int]) -> list[VersionRow]:
+    """Return all versions that are known, the newest first."""
+    labels = dict(state.labels) if info is None else dict(info.labels)
+    rows = []
+    for number in sorted({*state.states, *state.versions, *numbers}, reverse=True):
+        word, problem = state.states.get(number, ("NOT LOADED", ""))
+        is_default = number == state.default
+        rows.append(
+            VersionRow(
+                number=number,
+                state="failed" if problem else {"END": "ended"}.get(word, word.lower()),
+                problem=problem,
+                is_default=is_default,
+                can_be_default=number in numbers and not is_default and not problem,
+                labels=tuple(sorted(label for label, one in labels.items() if one == number)),
+            )
+        )
+    return rows
+
+
+def _important(rows: list[VersionRow]) -> list[VersionRow]:
+    """Return the newest versions, and those older ones that are in use."""
+    return [
+        row
+        for place, row in enumerate(rows)
+        if place < _MOST_VERSIONS or row.is_default or row.labels or row.state in ("available", "loading")
+    ]
+
+
+def _signature_view(name: str, signature: Signature) -> SignatureView:
+    return SignatureView(
+        name=name,
+        method=signature.method_name.rsplit("/", 1)[-1],
+        inputs=[
+            (key, type_of(info), "" if info.default is None else repr(info.default))
+            for key, info in signature.inputs.items()
+        ],
+        outputs=[(key, type_of(info)) for key, info in signature.outputs.items()],
+    )
+
+
+def _first_row(version: Version, signature: str) -> dict[str, Any]:
+    """Return an instance of the right types, for an export without recorded ones."""
+    return {name: values[0] for name, values in version.example(signature, 1).items()}
+
+
+def _recorded(version: Version, signature: str) -> list[WarmupInstance]:
+    """Return the recorded instances of a signature."""
+    return [one for one in _warmup(version.directory) if one.signature_name == signature]
+
+
+# Exports and manifests never change, so read them once. Not more than these, because a registry may have many.
+@lru_cache(maxsize=32)
+def _warmup(directory: str) -> list[WarmupInstance]:
+    try:
+        return read_warmup(directory)
+    except ExportError:
+        # The form does without them; 'estimator check' says what is wrong.
+        return []
+
+
+@lru_cache(maxsize=256)
+def _manifest(url: str, model: str, version: int) -> VersionInfo:
+    return Registry(url).read_version(model, version)
+
+
+def _metrics(manifest: VersionInfo) -> dict[str, float]:
+    """Return a few metrics of the first evaluation, the best known ones first."""
+    evaluation = next(iter(manifest.metrics.values()), {})
+    usual = ("auc", "accuracy", "average_loss", "loss")
+    names = [name for name in usual if name in evaluation]
+    names += [name for name in evaluation if name not in usual and name != "global_step"]
+    return {name: evaluation[name] for name in names[:_MOST_METRICS]}
