@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cli import local, make_key, predict, serve, show
+from torch_estimator.cli import local, make_key, predict, predict_batch, serve, show
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # Modules of the commands. To add a command, write a module with `add_to` and list it here.
-_COMMANDS = (show, predict, serve, local, make_key)
+_COMMANDS = (show, predict, predict_batch, serve, local, make_key)
 
 # Exit status of a program that SIGPIPE terminated, as shells report it.
 BROKEN_PIPE = 141
