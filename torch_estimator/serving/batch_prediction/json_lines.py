@@ -39,9 +39,10 @@ def json_lines(keys: Keys, outputs: Mapping[str, Array]) -> pa.Buffer | bytes:
     if not rows:
         return b""
     parts: list[str | pa.Array] = []
+    known: list[tuple[Array, str | pa.Array]] = []
     for name, values in (*keys.items(), *outputs.items()):
         parts.append(f"{',' if parts else '{'}{json.dumps(name, ensure_ascii=False)}:")
-        parts += _tensor(values) if isinstance(values, np.ndarray) else [_key(values)]
+        parts += _tensor(values, known) if isinstance(values, np.ndarray) else [_key(values)]
     parts.append("}\n")
     lines = pc.binary_join_element_wise(*_merged(parts, rows), scalar(""))
     # All lines lie behind each other in the array's memory.
@@ -63,8 +64,14 @@ def _merged(parts: Sequence[str | pa.Array], rows: int) -> list[pa.Scalar | pa.A
     return [scalar(part) if isinstance(part, str) else part for part in merged]
 
 
-def _tensor(values: Array) -> list[str | pa.Array]:
-    """Return the texts of an output: its brackets and its values."""
+def _tensor(values: Array, known: list[tuple[Array, str | pa.Array]]) -> list[str | pa.Array]:
+    """Return the texts of an output: its brackets and its values.
+
+    Args:
+        values: The output, ``[rows, ...]``.
+        known: Columns of numbers before this one and their texts. Heads give a probability in two outputs, and to
+            compare it is cheaper than to convert it.
+    """
     if values.ndim == 1:
         return [_texts(values)]
     if values.ndim > 2:
@@ -79,7 +86,13 @@ def _tensor(values: Array) -> list[str | pa.Array]:
     parts: list[str | pa.Array] = ["["]
     for column in range(size):
         parts += [","] * (column > 0)
-        parts.append(_texts(np.ascontiguousarray(values[:, column])))
+        numbers = np.ascontiguousarray(values[:, column])
+        same = (texts for other, texts in known if other.dtype == numbers.dtype and (other == numbers).all())
+        texts = next(same, None) if numbers.dtype.kind == "f" else None
+        if texts is None:
+            texts = _texts(numbers)
+            known.append((numbers, texts))
+        parts.append(texts)
     return [*parts, "]"]
 
 

@@ -26,6 +26,7 @@ from torch_estimator.errors import ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import CsvRowError
 from torch_estimator.json_text import parse_json
+from torch_estimator.serving.batch_prediction.encoded_model import EncodedModel
 from torch_estimator.serving.batch_prediction.inputs import Chunk, InputFile, Reader
 from torch_estimator.serving.batch_prediction.json_lines import json_lines
 from torch_estimator.serving.batch_prediction.rows import Column, Rows, Texts, taken
@@ -134,6 +135,10 @@ class ShardWriter:
         self, model: ExportedModel, signature: str, reader: Reader, inputs: Sequence[InputFile], batch: int
     ) -> None:
         self._model = model
+        try:
+            self._encoded: EncodedModel | None = EncodedModel(model, signature)
+        except ExportError:
+            self._encoded = None
         self._signature = signature
         self._reader = reader
         self._inputs = inputs
@@ -217,14 +222,14 @@ class ShardWriter:
             stop = min(start + self._batch, len(rows))
             columns = {name: taken(column, slice(start, stop)) for name, column in rows.columns.items()}
             try:
-                parts.append(self._run(columns))
+                parts.append(self._run(columns, stop - start))
             except UserError:
                 wrong = self._wrong_rows(columns, stop - start)
                 if not wrong:
                     raise
                 kept = np.setdiff1d(np.arange(stop - start), np.fromiter(wrong, np.int64))
                 if len(kept):
-                    parts.append(self._run({name: taken(column, kept) for name, column in columns.items()}))
+                    parts.append(self._run({name: taken(column, kept) for name, column in columns.items()}, len(kept)))
                 reasons |= {start + row: reason for row, reason in wrong.items()}
         rows = rows.reject(reasons)
         if not len(rows):
@@ -232,7 +237,11 @@ class ShardWriter:
         outputs = {name: _joined([part[name] for part in parts]) for name in parts[0]}
         return json_lines(rows.keys, outputs), sorted(rows.rejected)
 
-    def _run(self, columns: Mapping[str, Column]) -> dict[str, Array]:
+    def _run(self, columns: Mapping[str, Column], rows: int) -> dict[str, Array]:
+        if self._encoded is not None and any(isinstance(column, Texts) for column in columns.values()):
+            # The export itself decides about rows on which the changed graph fails, and gives the message.
+            with contextlib.suppress(ExportError):
+                return self._encoded.predict(columns, rows)
         values = {name: column.values() if isinstance(column, Texts) else column for name, column in columns.items()}
         return self._model.predict(values, self._signature)
 
@@ -241,7 +250,7 @@ class ShardWriter:
         wrong: dict[int, str] = {}
         for row in range(rows):
             try:
-                self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()})
+                self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()}, 1)
             except CsvRowError as error:
                 wrong[row] = f"The CSV row {error.problem}"
             except InvalidValueError as error:
