@@ -55,7 +55,7 @@ class InputFile:
     Attributes:
         url: Path or URL.
         version: What changes when the file is written.
-        columns: Columns of a CSV file, in order.
+        columns: Columns of a CSV file, in order, or columns of strings of a Parquet file.
         start: Position of the first row of a text file, in bytes.
         size: Length of a text file in bytes.
     """
@@ -261,6 +261,8 @@ class CsvReader(_TextReader):
         texts = [name for name in self._columns_of(names) if name not in self.keys and self._is_text(name)]
         lines = data.count(b"\n")
         try:
+            # Arrow hands wrong lines to `refuse` as text, and would print a traceback for one that is not UTF-8.
+            data.decode()
             table = arrow_csv.read_csv(
                 pa.BufferReader(data),
                 read_options=arrow_csv.ReadOptions(
@@ -277,7 +279,7 @@ class CsvReader(_TextReader):
                     quoted_strings_can_be_null=True,
                 ),
             )
-        except pa.ArrowInvalid:
+        except (UnicodeDecodeError, pa.ArrowInvalid):
             return self._parsed_by_line(data, names)
         # Where Arrow's rows are not the lines (blank lines, fields with newlines), Python tells which line is which.
         if table.num_rows + len(wrong) != lines or data.count(b"\r") != data.count(b"\r\n") or _ends_open(data):
@@ -394,36 +396,37 @@ class ParquetReader(Reader):
                 for start in range(0, rows, _CHUNK_ROWS):
                     chunks.append(Chunk(number, start, min(_CHUNK_ROWS, rows - start), group, first + start))
                 first += rows
-        return InputFile(url=url, version=version_of(url)), chunks
+            texts = [name for name in self._columns_of(schema.names) if pa.types.is_string(schema.field(name).type)]
+        return InputFile(url=url, version=version_of(url), columns=tuple(texts)), chunks
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
-        table = self._row_group(file.url, chunk.group).slice(chunk.start, chunk.length)
-        arrays = {name: one_array(table.column(name)) for name in table.column_names}
-        inputs: dict[str, Column] = {}
-        reasons: dict[int, str] = {}
-        wrong: dict[int, str] = {}
-        for name, info in self.signature.inputs.items():
-            if name not in arrays:
-                continue
-            if is_list(arrays[name].type):
-                inputs[name], wrong = lists_of(arrays[name], name, info)
-            elif info.dtype == "DT_STRING":
-                inputs[name], wrong = texts_of(arrays[name], info), {}
-            else:
-                inputs[name], wrong = numbers_of(arrays[name], name, info)
-            reasons = wrong | reasons
-        keys = {name: arrays[name] for name in self.keys}
-        return Rows(inputs, keys, np.arange(chunk.length), chunk.length).reject(reasons)
+        with _arrow(file.url):
+            table = self._row_group(file, chunk.group).slice(chunk.start, chunk.length)
+            arrays = {name: one_array(table.column(name)) for name in table.column_names}
+            inputs: dict[str, Column] = {}
+            reasons: dict[int, str] = {}
+            wrong: dict[int, str] = {}
+            for name, info in self.signature.inputs.items():
+                if name not in arrays:
+                    continue
+                if is_list(arrays[name].type):
+                    inputs[name], wrong = lists_of(arrays[name], name, info)
+                elif info.dtype == "DT_STRING":
+                    inputs[name], wrong = texts_of(arrays[name], info), {}
+                else:
+                    inputs[name], wrong = numbers_of(arrays[name], name, info)
+                reasons = wrong | reasons
+            keys = {name: arrays[name] for name in self.keys}
+            return Rows(inputs, keys, np.arange(chunk.length), chunk.length).reject(reasons)
 
-    def _row_group(self, url: str, group: int) -> pa.Table:
-        if self._group is None or self._group[0] != (url, group):
+    def _row_group(self, opened: InputFile, group: int) -> pa.Table:
+        if self._group is None or self._group[0] != (opened.url, group):
             self._group = None
-            texts = [name for name, info in self.signature.inputs.items() if info.dtype == "DT_STRING"]
-            with _parquet(url, texts) as file:
+            with _parquet(opened.url, [name for name in opened.columns if name not in self.keys]) as file:
                 table = file.read_row_group(group, columns=self._columns_of(file.schema_arrow.names), use_threads=False)
                 # Reading does not check that strings are UTF-8, nor that codes lie within their dictionary.
                 table.validate(full=True)
-            self._group = (url, group), table
+            self._group = (opened.url, group), table
         return self._group[1]
 
 
@@ -502,9 +505,19 @@ def _remote(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
+def _arrow(url: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
+
+
+@contextmanager
 def _parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; `texts` are columns of strings to read dictionary-encoded."""
-    try:
+    with _arrow(url):
         if files.is_local(url):
             size_of(url)
             with pq.ParquetFile(url, read_dictionary=texts) as file:
@@ -513,10 +526,6 @@ def _parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         filesystem, key = _remote(url)
         with filesystem.open(key, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
             yield file
-    except UserError:
-        raise
-    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
 
 
 def _header(line: bytes, url: str) -> tuple[str, ...]:
@@ -559,7 +568,7 @@ def _ends_open(data: bytes) -> bool:
 
 def _null_where_empty(texts: Sequence[str]) -> pa.Array:
     array = from_strings(texts)
-    bits = np.packbits([bool(text) for text in texts], bitorder="little")
+    bits = np.packbits(np.array([bool(text) for text in texts], np.bool_), bitorder="little")
     return pa.Array.from_buffers(pa.string(), len(array), [pa.py_buffer(bits), *array.buffers()[1:]])
 
 

@@ -375,8 +375,10 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
         files.remove_tree(shard.unfinished_errors)
     predicted, rejected = sum(state.predicted for state in states), sum(state.rejected for state in states)
     _write_job(output, {"command": plan.command(), "finished": {"predicted": predicted, "rejected": rejected}})
-    for number in range(len(plan.shards)):
-        files.remove_tree(plan.files_of(number).state)
+    for name in files.listdir(output):
+        # A process that was killed while it replaced a file left the new file under another name.
+        if name.startswith(files.TEMPORARY_PREFIX) and (f"-of-{len(plan.shards):05d}" in name or JOB_FILE in name):
+            files.remove_tree(files.join(output, name))
     return predicted, rejected
 
 

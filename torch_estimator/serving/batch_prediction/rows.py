@@ -121,6 +121,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 def texts_of(array: pa.Array, info: TensorInfo) -> Texts:
     """Return a column of Arrow strings; nulls become the input's default or ``''``."""
+    array = pa.nulls(len(array), pa.string()) if pa.types.is_null(array.type) else array
     array = array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
     distinct = np.empty(len(array.dictionary) + 1, object)
     distinct[:-1] = ["" if text is None else text for text in array.dictionary.to_pylist()]
@@ -140,6 +141,7 @@ def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dic
         The numbers, and the reason for each row that has none.
     """
     reasons: dict[int, str] = {}
+    array = pa.nulls(len(array), pa.int8()) if pa.types.is_null(array.type) else array
     if info.default is None and array.null_count:
         reasons = dict.fromkeys(_places(array.is_null()), f"Input {name} is missing.")
     if pa.types.is_string(array.type):
@@ -212,6 +214,8 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
         fits = pa.types.is_boolean(given)
     else:
         fits = is_integer or (is_float and info.dtype in ("DT_FLOAT", "DT_DOUBLE"))
+    # pyarrow writes a column without any value as a column of nulls.
+    fits = fits or (pa.types.is_null(kind) and not takes_lists)
     if not fits or (takes_lists and not is_list(kind)):
         wanted = _WANTED.get(info.dtype, "integers")
         raise DataError(
