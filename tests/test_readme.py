@@ -65,8 +65,8 @@ def test_the_census_program_trains_evaluates_and_exports(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     about_it = [words[1:] for words in commands("README.md") if words[0] == ".venv/bin/estimator"]
     of_registry = ["check", "models", "versions", "versions", "versions", "manifest"]
-    assert [words[0] for words in about_it] == ["show", "predict", *of_registry, "local", "make-key"]
-    assert [cli.main(words) for words in about_it if words[0] != "local"] == [0] * 9
+    assert [words[0] for words in about_it] == ["show", "predict", "predict-batch", *of_registry, "local", "make-key"]
+    assert [cli.main(words) for words in about_it if words[0] != "local"] == [0] * 10
 
 
 def test_the_program_of_an_own_module_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

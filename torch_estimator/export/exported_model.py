@@ -203,19 +203,28 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _session(directory: str, threads: int) -> Any:
+def open_session(model: str | bytes, threads: int = 1) -> Any:
+    """Return onnxruntime's session for a model.
+
+    Args:
+        model: Path of the model, or its content.
+        threads: Number of threads that one call uses.
+    """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _session(directory: str, threads: int) -> Any:
     path = files.join(directory, MODEL_FILE)
     if not files.exists(path):
         raise ExportError(f"{directory} has no {MODEL_FILE}.")
     with tempfile.TemporaryDirectory(prefix="torch-estimator-load-") as folder:
         try:
-            local = path if files.is_local(path) else _downloaded(directory, folder)
-            return onnxruntime.InferenceSession(local, options, providers=["CPUExecutionProvider"])
+            return open_session(path if files.is_local(path) else _downloaded(directory, folder), threads)
         except Exception as error:
             raise ExportError(f"{path} cannot be loaded: {files.reason(error)}.") from error
 

@@ -1,0 +1,611 @@
+"""Input files: finding them, dividing them into chunks, and reading the rows of a chunk.
+
+A chunk of a text file is a range of bytes and has the lines that begin in it; a chunk of a Parquet file is a part of a
+row group. A row that cannot be read is rejected, and the others are kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from torch_estimator import files
+from torch_estimator.errors import DataError, InvalidValueError, UserError
+from torch_estimator.export.instances import to_columns
+from torch_estimator.export.signatures import Signature
+from torch_estimator.json_text import parse_json, shortened
+from torch_estimator.serving.batch_prediction.json_lines import from_strings
+from torch_estimator.serving.batch_prediction.rows import (
+    Column,
+    Rows,
+    check_type,
+    is_list,
+    lists_of,
+    numbers_of,
+    one_array,
+    texts_of,
+)
+
+FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+"""Formats by the end of a file's name."""
+
+_CHUNK_BYTES = 2**22
+_CHUNK_ROWS = 2**16
+_SLACK_BYTES = 2**12
+_MOST_LINE_BYTES = 2**28
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """A file of rows.
+
+    Attributes:
+        url: Path or URL.
+        version: What changes when the file is written.
+        columns: Columns of a CSV file, in order, or columns of strings of a Parquet file.
+        start: Position of the first row of a text file, in bytes.
+        size: Length of a text file in bytes.
+    """
+
+    url: str
+    version: list[Any]
+    columns: tuple[str, ...] = ()
+    start: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Part of a file.
+
+    Attributes:
+        file: Index of the file.
+        start: First byte of a text file, or first row of a row group.
+        length: Number of bytes, or of rows.
+        group: Number of the row group.
+        first: Number of the row in the file with which a chunk of Parquet begins.
+    """
+
+    file: int
+    start: int
+    length: int
+    group: int = 0
+    first: int = 0
+
+
+def find_files(patterns: Sequence[str]) -> list[str]:
+    """Return the files that paths, URLs and globs name; those of a glob are sorted.
+
+    Raises:
+        DataError: A path does not exist or is a directory, or a glob matches nothing.
+    """
+    found: list[str] = []
+    for pattern in map(files.as_url, patterns):
+        with _reading(pattern):
+            if files.is_dir(pattern):
+                raise DataError(f"{pattern} is a directory; name its files, such as {files.join(pattern, '*')}.")
+            if files.exists(pattern):
+                matches = [pattern]
+            elif files.is_local(pattern):
+                matches = [path for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)]
+            else:
+                filesystem, key = _remote(pattern)
+                matches = [filesystem.unstrip_protocol(path) for path in sorted(filesystem.glob(key))]
+        if not matches:
+            raise DataError(f"No file matches {pattern}.")
+        found += matches
+    return list(dict.fromkeys(found))
+
+
+def format_of(urls: Sequence[str]) -> str:
+    """Return the format that the names of files tell.
+
+    Raises:
+        InvalidValueError: A name tells no format, or another one than the others.
+    """
+    formats = {url: FORMATS.get(os.path.splitext(url)[1].lower()) for url in urls}
+    for url, one in formats.items():
+        if one is None:
+            raise InvalidValueError(f"the name of {url} does not tell its format; give --format csv, jsonl or parquet.")
+        if one != formats[urls[0]]:
+            raise InvalidValueError(f"{urls[0]} and {url} have different formats; predict them with one command each.")
+    return formats[urls[0]] or ""
+
+
+class Reader(ABC):
+    """Reader of the files of a format.
+
+    Args:
+        signature: The signature that will be called.
+        keys: Columns to forward.
+    """
+
+    def __init__(self, signature: Signature, keys: Sequence[str]) -> None:
+        self.signature = signature
+        self.keys = tuple(keys)
+
+    @abstractmethod
+    def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
+        """Return a file's description and its chunks.
+
+        Raises:
+            DataError: The file cannot be read, or lacks a column.
+        """
+
+    @abstractmethod
+    def read(self, file: InputFile, chunk: Chunk) -> Rows:
+        """Return the rows of a chunk.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+
+    def _check_columns(self, names: Sequence[str], url: str) -> None:
+        needed = [name for name, info in self.signature.inputs.items() if info.default is None]
+        for name, use in (
+            *((name, "the model needs") for name in needed),
+            *((key, "--key names") for key in self.keys),
+        ):
+            if name not in names:
+                raise DataError(f"{url} has no column {name!r}, which {use}; its columns are {', '.join(names)}.")
+
+    def _columns_of(self, names: Sequence[str]) -> list[str]:
+        """Return which columns of a file to read."""
+        return [name for name in names if name in self.signature.inputs or name in self.keys]
+
+
+class _TextReader(Reader):
+    """Reader of files of lines."""
+
+    def _plan(self, number: int, file: InputFile) -> tuple[InputFile, list[Chunk]]:
+        starts = range(file.start, file.size, _CHUNK_BYTES)
+        return file, [Chunk(number, start, min(_CHUNK_BYTES, file.size - start)) for start in starts]
+
+    def _lines(self, file: InputFile, chunk: Chunk) -> bytes:
+        """Return the lines that begin in a chunk."""
+        stop = chunk.start + chunk.length
+        is_first = chunk.start == file.start
+        # Read the byte before the chunk as well, to see whether a line begins exactly with the chunk.
+        begin = chunk.start if is_first else chunk.start - 1
+        data = read_range(file.url, begin, min(stop + _SLACK_BYTES, file.size))
+        cut = 0 if is_first else data.find(b"\n") + 1
+        if (cut == 0 and not is_first) or begin + cut >= stop:
+            return b""
+        end = data.find(b"\n", stop - 1 - begin)
+        while end < 0 and begin + len(data) < file.size:
+            if len(data) > _MOST_LINE_BYTES:
+                raise DataError(
+                    f"{file.url} has a line of more than {_MOST_LINE_BYTES >> 20} MiB; split it into lines."
+                )
+            known = len(data)
+            data += read_range(file.url, begin + known, min(begin + 2 * known, file.size))
+            end = data.find(b"\n", known)
+        return data[cut : end + 1] if end >= 0 else data[cut:] + b"\n"
+
+    def _opened(self, url: str) -> tuple[int, bytes]:
+        """Return the size and the first bytes of a file."""
+        size = size_of(url)
+        head = read_range(url, 0, min(size, _SLACK_BYTES))
+        if head.startswith(_GZIP):
+            raise DataError(f"{url} is compressed; decompress it first.")
+        return size, head
+
+
+class CsvReader(_TextReader):
+    """Reader of CSV: a field cannot hold a newline, and an empty field is a missing value.
+
+    Args:
+        signature: As for `Reader`.
+        keys: As for `Reader`.
+        columns: Names of the columns; empty if the first line of each file has them.
+    """
+
+    def __init__(self, signature: Signature, keys: Sequence[str], columns: Sequence[str] = ()) -> None:
+        super().__init__(signature, keys)
+        self._columns = tuple(columns)
+
+    def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
+        size, head = self._opened(url)
+        start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
+        names = self._columns
+        if not names:
+            line = self._lines(InputFile(url=url, version=[], size=size), Chunk(0, 0, min(1, size)))
+            names = _header(line[start:], url)
+            start = len(line)
+        self._check_columns(names, url)
+        for name in self._columns_of(names):
+            if name in self.signature.inputs and self.signature.inputs[name].shape[1:] not in ((), (1,)):
+                raise DataError(f"{url}: input {name} takes lists, which CSV cannot hold; use JSON lines or Parquet.")
+        file = InputFile(url=url, version=version_of(url), columns=names, start=min(start, size), size=size)
+        return self._plan(number, file)
+
+    def read(self, file: InputFile, chunk: Chunk) -> Rows:
+        data = self._lines(file, chunk)
+        columns, numbers, rejected = self._parsed(data, file.columns)
+        inputs: dict[str, Column] = {}
+        reasons: dict[int, str] = {}
+        for name, info in self.signature.inputs.items():
+            if name not in columns:
+                continue
+            if info.dtype == "DT_STRING":
+                inputs[name] = texts_of(columns[name], info)
+            else:
+                inputs[name], wrong = numbers_of(columns[name], name, info)
+                reasons = wrong | reasons
+        keys = {name: columns[name].fill_null(from_strings([""])[0]) for name in self.keys}
+        return Rows(inputs, keys, numbers, data.count(b"\n"), rejected).reject(reasons)
+
+    def _parsed(
+        self, data: bytes, names: Sequence[str]
+    ) -> tuple[dict[str, pa.Array], np.ndarray[Any, Any], list[tuple[int, str]]]:
+        """Return the columns, the line of each row, and the rejected lines."""
+        wrong: list[tuple[int, str]] = []
+
+        def refuse(row: Any) -> str:
+            wrong.append((row.number, _wrong_number(row.actual_columns, names)))
+            return "skip"
+
+        texts = [name for name in self._columns_of(names) if name not in self.keys and self._is_text(name)]
+        lines = data.count(b"\n")
+        try:
+            # Arrow hands wrong lines to `refuse` as text, and would print a traceback for one that is not UTF-8.
+            data.decode()
+            table = arrow_csv.read_csv(
+                pa.BufferReader(data),
+                read_options=arrow_csv.ReadOptions(
+                    use_threads=False, column_names=list(names), block_size=len(data) + 1
+                ),
+                parse_options=arrow_csv.ParseOptions(invalid_row_handler=refuse),
+                convert_options=arrow_csv.ConvertOptions(
+                    include_columns=self._columns_of(names) or [names[0]],
+                    column_types={
+                        name: pa.dictionary(pa.int32(), pa.string()) if name in texts else pa.string() for name in names
+                    },
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=True,
+                ),
+            )
+        except (UnicodeDecodeError, pa.ArrowInvalid):
+            return self._parsed_by_line(data, names)
+        # Where Arrow's rows are not the lines (blank lines, fields with newlines), Python tells which line is which.
+        if table.num_rows + len(wrong) != lines or data.count(b"\r") != data.count(b"\r\n") or _ends_open(data):
+            return self._parsed_by_line(data, names)
+        rejected = [(number - 1, reason) for number, reason in wrong]
+        numbers = np.setdiff1d(np.arange(lines), np.array([number for number, _ in rejected], np.int64))
+        return {name: one_array(table.column(name)) for name in table.column_names}, numbers, rejected
+
+    def _parsed_by_line(
+        self, data: bytes, names: Sequence[str]
+    ) -> tuple[dict[str, pa.Array], np.ndarray[Any, Any], list[tuple[int, str]]]:
+        """Do the same line by line, slowly, when a line is not UTF-8, blank, or has an open quote."""
+        rows: list[list[str]] = []
+        numbers: list[int] = []
+        rejected: list[tuple[int, str]] = []
+        for number, line in enumerate(data.split(b"\n")[:-1]):
+            if not line.strip(b"\r"):
+                continue
+            try:
+                fields = _fields(line.decode().removesuffix("\r"))
+                if len(fields) != len(names):
+                    raise ValueError(_wrong_number(len(fields), names))
+            except (ValueError, csv.Error) as error:
+                rejected.append((number, _not_text(error) if isinstance(error, UnicodeDecodeError) else str(error)))
+                continue
+            rows.append(fields)
+            numbers.append(number)
+        columns = {
+            name: _null_where_empty([fields[names.index(name)] for fields in rows]) for name in self._columns_of(names)
+        }
+        return columns, np.array(numbers, np.int64), rejected
+
+    def _is_text(self, name: str) -> bool:
+        return name in self.signature.inputs and self.signature.inputs[name].dtype == "DT_STRING"
+
+
+class JsonReader(_TextReader):
+    """Reader of JSON lines: an object per line, or a bare value if the signature has a single input."""
+
+    def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
+        size, head = self._opened(url)
+        start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
+        return self._plan(number, InputFile(url=url, version=version_of(url), start=start, size=size))
+
+    def read(self, file: InputFile, chunk: Chunk) -> Rows:
+        loads = _json_loads()
+        lines = self._lines(file, chunk).split(b"\n")[:-1]
+        instances: list[Any] = []
+        keys: list[tuple[Any, ...]] = []
+        numbers: list[int] = []
+        rejected: list[tuple[int, str]] = []
+        for number, line in enumerate(lines):
+            if not line.strip():
+                continue
+            try:
+                instance, key = self._instance(loads(line))
+            except ValueError as error:
+                rejected.append((number, str(error)))
+                continue
+            instances.append(instance)
+            keys.append(key)
+            numbers.append(number)
+        forwarded = {name: [row[place] for row in keys] for place, name in enumerate(self.keys)}
+        rows = Rows({"": instances}, forwarded, np.array(numbers, np.int64), len(lines), rejected)
+        try:
+            columns = to_columns(instances, self.signature)
+        except InvalidValueError:
+            rows = rows.reject(self._problems(instances))
+            instances = rows.columns[""]  # type: ignore[assignment]
+            columns = to_columns(instances, self.signature)
+        rows.columns = dict(columns)
+        return rows
+
+    def _instance(self, value: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return what of a line is for the model, and the keys."""
+        if not isinstance(value, dict) or set(value) == {"b64"}:
+            if self.keys:
+                raise ValueError(f"A line must hold an object with {', '.join(self.keys)}, but has {shortened(value)}.")
+            return value, ()
+        for key in self.keys:
+            if key not in value:
+                raise ValueError(f"The key {key!r} is missing.")
+        instance = {name: value[name] for name in self.signature.inputs if name in value}
+        return instance, tuple(value[key] for key in self.keys)
+
+    def _problems(self, instances: Sequence[Any]) -> dict[int, str]:
+        problems: dict[int, str] = {}
+        for index, instance in enumerate(instances):
+            try:
+                to_columns([instance], self.signature)
+            except InvalidValueError as error:
+                problems[index] = str(error)
+        return problems
+
+
+class ParquetReader(Reader):
+    """Reader of Parquet: strings come as the codes that the file holds."""
+
+    def __init__(self, signature: Signature, keys: Sequence[str]) -> None:
+        super().__init__(signature, keys)
+        # The last row group, because the next chunk is often another part of it.
+        self._group: tuple[tuple[str, int], pa.Table] | None = None
+
+    def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
+        with _parquet(url) as file:
+            schema, metadata = file.schema_arrow, file.metadata
+            self._check_columns(schema.names, url)
+            for name in self._columns_of(schema.names):
+                if name in self.signature.inputs:
+                    check_type(schema.field(name).type, name, self.signature.inputs[name], url)
+            chunks, first = [], 0
+            for group in range(metadata.num_row_groups):
+                rows = metadata.row_group(group).num_rows
+                for start in range(0, rows, _CHUNK_ROWS):
+                    chunks.append(Chunk(number, start, min(_CHUNK_ROWS, rows - start), group, first + start))
+                first += rows
+            texts = [name for name in self._columns_of(schema.names) if pa.types.is_string(schema.field(name).type)]
+        return InputFile(url=url, version=version_of(url), columns=tuple(texts)), chunks
+
+    def read(self, file: InputFile, chunk: Chunk) -> Rows:
+        with _arrow(file.url):
+            table = self._row_group(file, chunk.group).slice(chunk.start, chunk.length)
+            arrays = {name: one_array(table.column(name)) for name in table.column_names}
+            inputs: dict[str, Column] = {}
+            reasons: dict[int, str] = {}
+            wrong: dict[int, str] = {}
+            for name, info in self.signature.inputs.items():
+                if name not in arrays:
+                    continue
+                if is_list(arrays[name].type):
+                    inputs[name], wrong = lists_of(arrays[name], name, info)
+                elif info.dtype == "DT_STRING":
+                    inputs[name], wrong = texts_of(arrays[name], info), {}
+                else:
+                    inputs[name], wrong = numbers_of(arrays[name], name, info)
+                reasons = wrong | reasons
+            keys = {name: arrays[name] for name in self.keys}
+            return Rows(inputs, keys, np.arange(chunk.length), chunk.length).reject(reasons)
+
+    def _row_group(self, opened: InputFile, group: int) -> pa.Table:
+        if self._group is None or self._group[0] != (opened.url, group):
+            self._group = None
+            with _parquet(opened.url, [name for name in opened.columns if name not in self.keys]) as file:
+                table = file.read_row_group(group, columns=self._columns_of(file.schema_arrow.names), use_threads=False)
+                # Reading does not check that strings are UTF-8, nor that codes lie within their dictionary.
+                table.validate(full=True)
+            self._group = (opened.url, group), table
+        return self._group[1]
+
+
+def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Sequence[str]) -> Reader:
+    """Return the reader of a format."""
+    if form == "csv":
+        return CsvReader(signature, keys, columns)
+    if columns:
+        raise InvalidValueError(f"--columns names the columns of CSV files, but the format is {form}; leave it out.")
+    return JsonReader(signature, keys) if form == "jsonl" else ParquetReader(signature, keys)
+
+
+def read_range(url: str, start: int, stop: int) -> bytes:
+    """Return the bytes ``start:stop`` of a file.
+
+    Raises:
+        DataError: The file cannot be read, or is shorter.
+    """
+    with _reading(url):
+        if files.is_local(url):
+            with open(url, "rb") as file:
+                file.seek(start)
+                data = file.read(stop - start)
+        else:
+            filesystem, key = _remote(url)
+            data = bytes(filesystem.cat_file(key, start=start, end=stop)) if stop > start else b""
+    if len(data) < stop - start:
+        raise DataError(f"{url} became shorter while it was read.")
+    return data
+
+
+def size_of(url: str) -> int:
+    """Return the length of a file in bytes.
+
+    Raises:
+        DataError: The file cannot be read, or is a pipe or a device.
+    """
+    with _reading(url):
+        if not files.is_local(url):
+            filesystem, key = _remote(url)
+            return int(filesystem.size(key))
+        if not os.path.isfile(url):
+            raise DataError(f"{url} is no regular file; write the data into a file.")
+        return os.stat(url).st_size
+
+
+def version_of(url: str) -> list[Any]:
+    """Return what changes when a file is written.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    with _reading(url):
+        if files.is_local(url):
+            found = os.stat(url)
+            return [found.st_size, found.st_mtime_ns]
+        filesystem, key = _remote(url)
+        return [int(filesystem.size(key)), str(filesystem.ukey(key))]
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ImportError, ValueError) as error:
+        raise DataError(f"{url} cannot be read: {files.reason(error)}.") from error
+
+
+def _remote(url: str) -> tuple[Any, str]:
+    import fsspec.core
+
+    filesystem, key = fsspec.core.url_to_fs(url)
+    return filesystem, key
+
+
+@contextmanager
+def _arrow(url: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
+
+
+@contextmanager
+def _parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; `texts` are columns of strings to read dictionary-encoded."""
+    with _arrow(url):
+        if files.is_local(url):
+            size_of(url)
+            with pq.ParquetFile(url, read_dictionary=texts) as file:
+                yield file
+            return
+        filesystem, key = _remote(url)
+        with filesystem.open(key, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
+            yield file
+
+
+def _header(line: bytes, url: str) -> tuple[str, ...]:
+    try:
+        names = tuple(name.strip() for name in _fields(line.decode().rstrip("\r\n")))
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"{url}, line 1: the header cannot be read ({error}).") from error
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{url}, line 1: two columns are called {name!r}.")
+    if not any(names):
+        raise DataError(f"{url} has no header; give --columns if its first line is a row.")
+    return names
+
+
+def _fields(line: str) -> list[str]:
+    """Return the fields of a line.
+
+    Raises:
+        ValueError: A quoted field does not end on the line.
+    """
+    # An open quote would take in the second line as well.
+    rows = list(csv.reader([f"{line}\n", "end"]))
+    if len(rows) != 2:
+        raise ValueError("A quoted field does not end on its line; a field cannot hold a newline.")
+    return rows[0]
+
+
+def _ends_open(data: bytes) -> bool:
+    """Return whether the last line has an open quote, which Arrow takes as the end of a field."""
+    line = data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
+    if b'"' not in line:
+        return False
+    try:
+        _fields(line.decode().rstrip("\r\n"))
+    except (ValueError, csv.Error):
+        return True
+    return False
+
+
+def _null_where_empty(texts: Sequence[str]) -> pa.Array:
+    array = from_strings(texts)
+    bits = np.packbits(np.array([bool(text) for text in texts], np.bool_), bitorder="little")
+    return pa.Array.from_buffers(pa.string(), len(array), [pa.py_buffer(bits), *array.buffers()[1:]])
+
+
+def _wrong_number(fields: int, names: Sequence[str]) -> str:
+    return f"The line has {fields} fields where {len(names)} are expected ({', '.join(names)})."
+
+
+def _not_text(error: UnicodeDecodeError) -> str:
+    return f"The line is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}."
+
+
+def _json_loads() -> Any:
+    """Return a function that reads a line of JSON and raises a ValueError with the reason."""
+    try:
+        from orjson import loads
+    except ImportError:
+        loads = json.loads  # type: ignore[assignment]
+
+    def read(line: bytes) -> Any:
+        try:
+            return loads(line) if loads is not json.loads else _slowly(line)
+        except ValueError:
+            # Read it again: orjson refuses NaN and Infinity, which TensorFlow Serving takes.
+            return _slowly(line)
+
+    return read
+
+
+def _slowly(line: bytes) -> Any:
+    try:
+        value = parse_json(line.decode())
+        # JSON can hold half a surrogate pair, which is no text.
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise ValueError(_not_text(error)) from error
+    except UnicodeEncodeError as error:
+        raise ValueError("The line has half a surrogate pair, which is no text.") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The line is not JSON ({error}).") from error
+    return value

@@ -1,0 +1,476 @@
+"""A batch prediction from its options to its summary: plan, go on, divide among processes, finish."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError, UserError
+from torch_estimator.export.exported_model import ExportedModel
+from torch_estimator.json_text import parse_json
+from torch_estimator.serving.batch_prediction.inputs import Chunk, InputFile, find_files, format_of, reader_for
+from torch_estimator.serving.batch_prediction.shard import ShardFiles, ShardWriter, locked
+
+logger = logging.getLogger("torch_estimator")
+
+JOB_FILE = "prediction.job.json"
+"""File in the output directory that says what is predicted, and in the end how many rows were."""
+
+_VERSION = 1
+_CHUNKS_OF_A_SHARD = 16
+_LEAST_SHARDS = 8
+_LOG_SECS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What to predict, and how.
+
+    Attributes:
+        model: Directory of the export, or of numbered exports.
+        inputs: Paths, URLs and globs of the input files.
+        output: Directory or URL of the output.
+        format: ``csv``, ``jsonl`` or ``parquet``; None takes what the names of the files tell.
+        signature: Name of the signature.
+        keys: Columns to copy from the input to each prediction.
+        columns: Names of the columns of CSV files without a header.
+        batch: Number of rows that the model is run on at once.
+        workers: Number of processes.
+        shards: Number of files of predictions; None chooses it by the size of the input.
+    """
+
+    model: str
+    inputs: tuple[str, ...]
+    output: str
+    format: str | None = None
+    signature: str = "serving_default"
+    keys: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    batch: int = 1024
+    workers: int = 1
+    shards: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("batch", 2**20), ("workers", 1024), ("shards", 99_999)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise InvalidValueError(f"--{name} must be from 1 to {most}, but got {value}.")
+        for name in ("keys", "columns"):
+            given = getattr(self, name)
+            for one in given:
+                if given.count(one) > 1:
+                    raise InvalidValueError(f"--{'key' if name == 'keys' else name} names {one!r} twice.")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a process needs to know of a job.
+
+    Attributes:
+        options: What to predict.
+        export: Directory of the export that was found.
+        format: Format of the input.
+        inputs: The input files.
+        shards: The chunks of each shard.
+    """
+
+    options: BatchOptions
+    export: str
+    format: str
+    inputs: tuple[InputFile, ...]
+    shards: tuple[tuple[Chunk, ...], ...]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the input files consist of lines."""
+        return self.format != "parquet"
+
+    def files_of(self, number: int) -> ShardFiles:
+        """Return the files of a shard."""
+        return ShardFiles(files.as_url(self.options.output), number, len(self.shards))
+
+    def command(self) -> dict[str, Any]:
+        """Return what must be the same when the command is run again."""
+        names = ("signature", "keys", "columns", "shards")
+        given = {name: getattr(self.options, name) for name in names}
+        content = {
+            "version": _VERSION,
+            "model": self.export,
+            "input": [[file.url, file.version] for file in self.inputs],
+            "format": self.format,
+            **given,
+        }
+        return dict(json.loads(json.dumps(content)))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a batch prediction did.
+
+    Attributes:
+        predicted: Number of predicted rows.
+        rejected: Number of rejected rows.
+        seconds: Time that the last run took.
+        was_complete: Whether there was nothing left to do.
+        before: Number of rows that earlier runs had done.
+    """
+
+    predicted: int
+    rejected: int
+    seconds: float
+    was_complete: bool = False
+    before: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of all rows."""
+        return self.predicted + self.rejected
+
+    @property
+    def rows_per_sec(self) -> float:
+        """Rows per second of the last run."""
+        return (self.rows - self.before) / max(self.seconds, 1e-9)
+
+
+def predict_files(options: BatchOptions) -> Summary:
+    """Predict the rows of files, or go on with what an earlier call has begun.
+
+    The output directory gets ``prediction.results-00000-of-00004`` with one JSON object per row, in the order of the
+    input, and ``prediction.errors_stats-00000-of-00004`` with the rejected rows and the reasons.
+
+    Raises:
+        UserError: A file cannot be read or written, a column is missing, or the output directory has the output of
+            another command.
+
+    Example::
+
+        predict_files(BatchOptions(model="runs/census/export/census", inputs=("data/*.parquet",), output="predictions"))
+    """
+    started = time.monotonic()
+    output = files.as_url(options.output)
+    with _locked_directory(output):
+        model = ExportedModel.load(options.model)
+        plan = _planned(options, model)
+        found = _known(plan, output)
+        if "finished" in found:
+            finished = found["finished"]
+            return Summary(finished["predicted"], finished["rejected"], 0.0, was_complete=True)
+        states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
+        before = sum(state.predicted + state.rejected for state in states)
+        todo = [number for number, state in enumerate(states) if not state.is_finished]
+        with _Progress(plan) as progress:
+            for number, state in enumerate(states):
+                for chunk in plan.shards[number][: state.chunks]:
+                    progress.skip(chunk)
+            if todo:
+                _run(plan, model, todo, progress)
+        predicted, rejected = _finish(plan, output)
+    return Summary(predicted, rejected, time.monotonic() - started, before=before)
+
+
+def _planned(options: BatchOptions, model: ExportedModel) -> Plan:
+    """Look at the input files, and divide them."""
+    signature = model.signature(options.signature)
+    for key in options.keys:
+        if key in signature.outputs:
+            raise InvalidValueError(f"--key {key} has the name of an output of the model; rename the column.")
+    urls = find_files(options.inputs)
+    form = options.format or format_of(urls)
+    reader = reader_for(form, signature, options.keys, options.columns)
+    inputs: list[InputFile] = []
+    chunks: list[Chunk] = []
+    for number, url in enumerate(urls):
+        file, parts = reader.plan(number, url)
+        inputs.append(file)
+        chunks += parts
+    count = options.shards or max(-(-len(chunks) // _CHUNKS_OF_A_SHARD), min(len(chunks), _LEAST_SHARDS), 1)
+    ends = [len(chunks) * number // count for number in range(count + 1)]
+    shards = tuple(tuple(chunks[start:stop]) for start, stop in itertools.pairwise(ends))
+    return Plan(options, model.directory, form, tuple(inputs), shards)
+
+
+def _known(plan: Plan, output: str) -> dict[str, Any]:
+    """Return what the output directory says of this job; begin it if there is nothing.
+
+    Raises:
+        InvalidValueError: The directory has the output of another command.
+    """
+    path = files.join(output, JOB_FILE)
+    command = plan.command()
+    if files.exists(path):
+        try:
+            found = parse_json(files.read_text(path))
+            before = dict(found["command"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidValueError(f"{path} cannot be read: {files.reason(error)}; remove {output}.") from error
+        if before != command:
+            raise InvalidValueError(
+                f"{output} has the output of another command: {_difference(before, command)}. Give another --output, "
+                "or remove the directory."
+            )
+        return dict(found)
+    taken = [name for name in files.listdir(output) if name.startswith("prediction.")]
+    if taken:
+        raise InvalidValueError(
+            f"{output} has {taken[0]}, which another program wrote; give another --output, or remove the file."
+        )
+    content = {"command": command}
+    _write_job(output, content)
+    return content
+
+
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return a clause that says in what two commands differ."""
+    name = next(name for name in {**now, **before} if before.get(name) != now.get(name))
+    if name != "input":
+        return f"its {name} is {json.dumps(before.get(name))}, not {json.dumps(now.get(name))}"
+    old, new = (dict(one["input"]) for one in (before, now))
+    for url in {**old, **new}:
+        if url not in new:
+            return f"its input has {url}"
+        if url not in old:
+            return f"its input lacks {url}"
+        if old[url] != new[url]:
+            return f"{url} has changed since"
+    return "its input files have another order"
+
+
+def _run(plan: Plan, model: ExportedModel, todo: Sequence[int], progress: _Progress) -> None:
+    """Predict shards in this process, or in several others."""
+    workers = plan.options.workers
+    count = min(workers, len(todo))
+    if count < workers:
+        logger.info("Only %d of %d workers have a shard to write; more --shards keep more busy.", count, workers)
+    if count == 1:
+        write = _writer(plan, model).write
+        for number in todo:
+            write(plan.files_of(number), plan.shards[number], progress.add)
+        return
+    with _Workers(plan, count) as processes:
+        processes.run(todo, progress)
+
+
+def _writer(plan: Plan, model: ExportedModel) -> ShardWriter:
+    options = plan.options
+    reader = reader_for(plan.format, model.signature(options.signature), options.keys, options.columns)
+    return ShardWriter(model, options.signature, reader, plan.inputs, options.batch)
+
+
+class _Workers:
+    """Processes that predict shards, each with a pipe.
+
+    A process asks for the next shard when it has written one. The pipe of a process that dies is closed, and so is that
+    of this process if it dies; the workers then end after their chunk.
+    """
+
+    def __init__(self, plan: Plan, count: int) -> None:
+        # A forked process would inherit locks that threads of onnxruntime or Arrow hold.
+        context = multiprocessing.get_context("spawn")
+        self._processes: dict[Connection, Any] = {}
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, plan), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes[ours] = process
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.join()
+
+    def run(self, todo: Sequence[int], progress: _Progress) -> None:
+        """Predict shards.
+
+        Raises:
+            UserError: A process failed.
+        """
+        left = list(reversed(todo))
+        busy = set(self._processes)
+        while busy:
+            for pipe in wait(list(busy), timeout=1.0):
+                assert isinstance(pipe, Connection)
+                try:
+                    kind, *content = pipe.recv()
+                except (EOFError, ConnectionError) as error:
+                    process = self._processes[pipe]
+                    process.join()
+                    raise UserError(
+                        f"a worker ended with status {process.exitcode}; run the same command again to go on "
+                        "(with fewer --workers if memory is short)."
+                    ) from error
+                if kind == "failed":
+                    raise InvalidValueError(content[0])
+                if kind == "chunk":
+                    progress.add(*content)
+                elif left:
+                    pipe.send(left.pop())
+                else:
+                    pipe.send(None)
+                    busy.remove(pipe)
+            progress.show()
+
+
+def _work(pipe: Connection, plan: Plan) -> None:
+    """Predict the shards that the pipe names; the body of a worker process."""
+    # Ctrl-C goes to all processes of a terminal; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # If the first process has died, nobody needs an error.
+    with contextlib.suppress(BrokenPipeError, EOFError, ConnectionError):
+        try:
+            writer = _writer(plan, ExportedModel.load(plan.export))
+            pipe.send(("ready",))
+            while (number := pipe.recv()) is not None:
+                writer.write(
+                    plan.files_of(number),
+                    plan.shards[number],
+                    lambda chunk, predicted, rejected: pipe.send(("chunk", chunk, predicted, rejected)),
+                )
+                pipe.send(("ready",))
+        except UserError as error:
+            pipe.send(("failed", str(error)))
+
+
+def _finish(plan: Plan, output: str) -> tuple[int, int]:
+    """Give the files their names; return the number of predicted and of rejected rows.
+
+    Everything can be done again if the process is killed in the middle.
+    """
+    states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
+    header = 1 if plan.format == "csv" and not plan.options.columns else 0
+    # A text file is divided by bytes, so that only now the number of a chunk's first line is known.
+    begins = [1 + header] * len(plan.inputs)
+    for number, state in enumerate(states):
+        firsts = []
+        for chunk, length in zip(plan.shards[number], state.lengths, strict=True):
+            firsts.append(begins[chunk.file] if plan.is_text else chunk.first)
+            begins[chunk.file] += length
+        shard = plan.files_of(number)
+        if not files.exists(shard.unfinished_errors):
+            continue
+        lines = []
+        for line in files.read_bytes(shard.unfinished_errors).splitlines():
+            index, place, reason = json.loads(line)
+            url = plan.inputs[plan.shards[number][index].file].url
+            entry = {"file": url, "line" if plan.is_text else "row": firsts[index] + place, "reason": reason}
+            lines.append(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        files.write_atomic(shard.errors, b"".join(lines))
+        _rename(shard.unfinished_results, shard.results)
+        files.remove_tree(shard.unfinished_errors)
+    predicted, rejected = sum(state.predicted for state in states), sum(state.rejected for state in states)
+    _write_job(output, {"command": plan.command(), "finished": {"predicted": predicted, "rejected": rejected}})
+    for name in files.listdir(output):
+        # A process that was killed while it replaced a file left the new file under another name.
+        if name.startswith(files.TEMPORARY_PREFIX) and (f"-of-{len(plan.shards):05d}" in name or JOB_FILE in name):
+            files.remove_tree(files.join(output, name))
+    return predicted, rejected
+
+
+def _rename(source: str, target: str) -> None:
+    """Rename a file, unless it was renamed before."""
+    if not files.exists(source):
+        return
+    if files.is_local(source):
+        os.replace(source, target)
+        return
+    import fsspec.core
+
+    filesystem, key = fsspec.core.url_to_fs(source)
+    filesystem.mv(key, fsspec.core.url_to_fs(target)[1])
+
+
+def _write_job(output: str, content: dict[str, Any]) -> None:
+    try:
+        files.write_atomic(files.join(output, JOB_FILE), json.dumps(content, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise InvalidValueError(f"{output} cannot be written: {files.reason(error)}.") from error
+
+
+@contextlib.contextmanager
+def _locked_directory(output: str) -> Iterator[None]:
+    """Make the output directory, and lock it while it is written.
+
+    Raises:
+        InvalidValueError: Another process writes into the directory, or it cannot be made.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            files.makedirs(output)
+            if files.is_local(output):
+                # Lock the directory itself, since a lock file could not be removed safely at the end.
+                descriptor = os.open(output, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                if not locked(descriptor):
+                    raise InvalidValueError(f"another process writes into {output}; wait for its end, or stop it.")
+        except OSError as error:
+            raise InvalidValueError(f"{output} cannot be written: {files.reason(error)}.") from error
+        yield
+
+
+class _Progress:
+    """Progress bar on a terminal, or a log line every ten seconds."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._total = sum(chunk.length for chunks in plan.shards for chunk in chunks)
+        self._done = 0
+        self._rows = self._rejected = 0
+        self._began = self._logged = time.monotonic()
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=self._total, unit="B" if plan.is_text else "row", unit_scale=True, dynamic_ncols=True
+            )
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def skip(self, chunk: Chunk) -> None:
+        """Count a chunk that an earlier run has predicted."""
+        self._done += chunk.length
+        if self._bar is not None:
+            self._bar.initial += chunk.length
+            self._bar.update(chunk.length)
+
+    def add(self, chunk: Chunk, predicted: int, rejected: int) -> None:
+        """Count a chunk and show the progress."""
+        self._done += chunk.length
+        self._rows += predicted + rejected
+        self._rejected += rejected
+        if self._bar is not None:
+            self._bar.set_postfix(rejected=self._rejected, refresh=False)
+            self._bar.update(chunk.length)
+        self.show()
+
+    def show(self) -> None:
+        """Log the progress if it is time."""
+        now = time.monotonic()
+        if self._bar is None and now >= self._logged + _LOG_SECS:
+            self._logged = now
+            share = self._done / max(self._total, 1)
+            rate = self._rows / (now - self._began)
+            logger.info(
+                "Predicted %.0f %% of the input: %d rows in this run, %d of them rejected, %.0f rows/s.",
+                *(100 * share, self._rows, self._rejected, rate),
+            )

@@ -1,0 +1,281 @@
+"""Rows of a chunk on their way to the model, and Arrow columns turned into numpy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_estimator.errors import DataError
+from torch_estimator.export.feeds import PADDING
+from torch_estimator.export.signatures import NUMPY_TYPES, TensorInfo
+from torch_estimator.json_text import shortened
+from torch_estimator.serving.batch_prediction.json_lines import from_numpy, from_strings
+
+Array = npt.NDArray[Any]
+
+_WANTED = {"DT_STRING": "strings", "DT_FLOAT": "numbers", "DT_DOUBLE": "numbers", "DT_BOOL": "booleans"}
+_ARROW_TYPES = {
+    "DT_FLOAT": pa.float32(),
+    "DT_DOUBLE": pa.float64(),
+    "DT_INT64": pa.int64(),
+    "DT_INT32": pa.int32(),
+    "DT_BOOL": pa.bool_(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Column of strings, each distinct one stored once.
+
+    Attributes:
+        distinct: The strings, an object array.
+        codes: Index of each row's string, integers ``[rows]``.
+    """
+
+    distinct: Array
+    codes: Array
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | Array) -> Texts:
+        return Texts(self.distinct, self.codes[rows])
+
+    def values(self) -> Array:
+        """Return the string of each row."""
+        return self.distinct[self.codes]
+
+
+Column = Array | Texts | list[Any]
+"""Values of an input, one per row: an array, strings, or Python values."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of a chunk that could be read, and those that could not.
+
+    Attributes:
+        columns: Values of each input.
+        keys: Values of each key column: an Arrow array, or Python values.
+        numbers: Place of each row in the chunk, from 0: its line, or its row in a Parquet file.
+        rejected: Place and reason of each row that could not be read.
+        length: Number of places in the chunk.
+    """
+
+    columns: dict[str, Column]
+    keys: dict[str, pa.Array | list[Any]]
+    numbers: Array
+    length: int
+    rejected: list[tuple[int, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def reject(self, reasons: dict[int, str]) -> Rows:
+        """Return the rows without some of them.
+
+        Args:
+            reasons: Why rows are rejected, by their index among the remaining ones.
+        """
+        if not reasons:
+            return self
+        kept = np.setdiff1d(np.arange(len(self)), np.fromiter(reasons, np.int64))
+        rejected = [(int(self.numbers[index]), reason) for index, reason in reasons.items()]
+        return Rows(
+            {name: taken(column, kept) for name, column in self.columns.items()},
+            {name: taken(column, kept) for name, column in self.keys.items()},
+            self.numbers[kept],
+            self.length,
+            [*self.rejected, *rejected],
+        )
+
+
+def taken(column: Any, rows: slice | Array) -> Any:
+    """Return some rows of a column."""
+    if isinstance(column, pa.Array):
+        return column.slice(rows.start, rows.stop - rows.start) if isinstance(rows, slice) else _take(column, rows)
+    if isinstance(column, list) and not isinstance(rows, slice):
+        return [column[row] for row in rows]
+    return column[rows]
+
+
+def _take(column: pa.Array, rows: Array) -> pa.Array:
+    return column.take(from_numpy(rows.astype(np.int64)))
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the chunks of a column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.unify_dictionaries().combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        # pyarrow keeps chunks that do not fit together, for instance more than 2 GiB of strings.
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else from_strings([]).cast(column.type)
+    return array
+
+
+def texts_of(array: pa.Array, info: TensorInfo) -> Texts:
+    """Return a column of Arrow strings; nulls become the input's default or ``''``."""
+    array = pa.nulls(len(array), pa.string()) if pa.types.is_null(array.type) else array
+    array = array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
+    distinct = np.empty(len(array.dictionary) + 1, object)
+    distinct[:-1] = ["" if text is None else text for text in array.dictionary.to_pylist()]
+    distinct[-1] = "" if info.default is None else _one(info.default)
+    return Texts(distinct, _filled(array.indices, len(distinct) - 1))
+
+
+def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dict[int, str]]:
+    """Return a column of Arrow numbers or texts as numbers of the input's type.
+
+    Args:
+        array: Numbers, booleans or strings. Nulls become the input's default.
+        name: Name of the input.
+        info: Description of the input.
+
+    Returns:
+        The numbers, and the reason for each row that has none.
+    """
+    reasons: dict[int, str] = {}
+    array = pa.nulls(len(array), pa.int8()) if pa.types.is_null(array.type) else array
+    if info.default is None and array.null_count:
+        reasons = dict.fromkeys(_places(array.is_null()), f"Input {name} is missing.")
+    if pa.types.is_string(array.type):
+        array, wrong = _parsed(array, _ARROW_TYPES[info.dtype])
+        wanted = _WANTED.get(info.dtype, "integers")
+        reasons |= {row: f"Input {name} takes {wanted}, but has {shortened(text)}." for row, text in wrong.items()}
+    dtype = np.dtype(NUMPY_TYPES[info.dtype])
+    default = 0 if info.default is None else _one(info.default)
+    if pa.types.is_boolean(array.type):
+        return _filled(array.cast(pa.int8()), default).astype(np.bool_), reasons
+    values = _filled(array, default) if array.type != pa.float16() else _filled(array.cast(pa.float32()), default)
+    if dtype.kind == "i" and values.dtype != dtype:
+        limits = np.iinfo(dtype)
+        # A comparison of unsigned integers with negative limits would be made in floats, so compare with 0 there.
+        least = max(limits.min, 0) if values.dtype.kind == "u" else limits.min
+        for row in np.flatnonzero((values < least) | (values > limits.max)).tolist():
+            reasons.setdefault(
+                row, f"Input {name} takes integers, but has {values[row]}, which does not fit into {dtype.name}."
+            )
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False), reasons
+
+
+def lists_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Column, dict[int, str]]:
+    """Return a column of Arrow lists for an input that takes several values per row.
+
+    Args:
+        array: Lists, of any length if the input takes that. Nulls become the input's default.
+        name: Name of the input.
+        info: Description of the input.
+
+    Returns:
+        The rows, and the reason for each row that has the wrong number of values.
+    """
+    reasons: dict[int, str] = {}
+    if info.default is None and array.null_count and not info.holds_lists:
+        reasons = dict.fromkeys(_places(array.is_null()), f"Input {name} is missing.")
+    size = int(np.prod(info.shape[1:]))
+    if not info.holds_lists and len(info.shape) == 2:
+        lengths = _filled(pc.list_value_length(array), size).astype(np.int64)
+        for row in np.flatnonzero(lengths != size).tolist():
+            reasons.setdefault(row, f"Input {name} takes {size} values, but has {lengths[row]}.")
+        values = array.flatten()
+        if not reasons and not array.null_count and not values.null_count and info.dtype != "DT_STRING":
+            numbers, wrong = numbers_of(values, name, info)
+            if not wrong:
+                return numbers.reshape(len(array), size), {}
+    rows: list[Any] = array.to_pylist()
+    default = info.default if info.default is not None else [PADDING[info.dtype]] * (0 if info.holds_lists else size)
+    return [default if row is None else row for row in rows], reasons
+
+
+def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> None:
+    """Check that a Parquet column can be given to an input.
+
+    Raises:
+        DataError: It cannot.
+    """
+    given = kind
+    takes_lists = len(info.shape) > 1 and info.shape[1:] != (1,)
+    for _ in info.shape[1:] if takes_lists else ():
+        if not is_list(given):
+            break
+        given = given.value_type
+    is_integer, is_float = pa.types.is_integer(given), pa.types.is_floating(given)
+    if info.dtype == "DT_STRING":
+        plain = given.value_type if pa.types.is_dictionary(given) else given
+        fits = pa.types.is_string(plain) or pa.types.is_large_string(plain)
+    elif info.dtype == "DT_BOOL":
+        fits = pa.types.is_boolean(given)
+    else:
+        fits = is_integer or (is_float and info.dtype in ("DT_FLOAT", "DT_DOUBLE"))
+    # pyarrow writes a column without any value as a column of nulls.
+    fits = fits or (pa.types.is_null(kind) and not takes_lists)
+    if not fits or (takes_lists and not is_list(kind)):
+        wanted = _WANTED.get(info.dtype, "integers")
+        raise DataError(
+            f"{where}: column {name!r} holds {kind}, but the input takes {'lists of ' if takes_lists else ''}{wanted}."
+        )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's types of lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _one(default: Any) -> Any:
+    return default[0] if isinstance(default, list) else default
+
+
+def _filled(array: pa.Array, value: Any) -> Array:
+    """Return the values of an Arrow array of numbers, with `value` for nulls."""
+    if not len(array):
+        return np.empty(0, array.type.to_pandas_dtype())
+    if not array.null_count:
+        return np.from_dlpack(array)
+    is_null = _bits(array.is_null())
+    # Read the numbers without the bitmap of nulls; what they hold at nulls is replaced.
+    plain = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], offset=array.offset)
+    values: Array = np.from_dlpack(plain).copy()
+    values[is_null] = value
+    return values
+
+
+def _bits(array: pa.Array) -> Array:
+    return np.from_dlpack(array.cast(pa.int8())).astype(np.bool_)
+
+
+def _places(array: pa.Array) -> list[int]:
+    places: list[int] = np.flatnonzero(_bits(array)).tolist() if len(array) else []
+    return places
+
+
+def _parsed(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
+    """Return the numbers in texts, and the texts that are no numbers, by row; these have any number."""
+    try:
+        return texts.cast(kind), {}
+    except pa.ArrowInvalid:
+        pass
+    trimmed = pc.utf8_trim_whitespace(texts)
+    parts: list[pa.Array] = []
+    wrong: dict[int, str] = {}
+
+    def parse(start: int, length: int) -> None:
+        """Halve the rows until each half can be converted, or is a single row."""
+        try:
+            parts.append(trimmed.slice(start, length).cast(kind))
+        except pa.ArrowInvalid:
+            if length == 1:
+                wrong[start] = texts[start].as_py()
+                parts.append(pa.nulls(1, kind))
+                return
+            parse(start, length // 2)
+            parse(start + length // 2, length - length // 2)
+
+    parse(0, len(texts))
+    return pa.concat_arrays(parts), wrong

@@ -1,0 +1,310 @@
+"""One shard of the output: its chunks are predicted in order, and what is done is committed from time to time.
+
+A shard is written into two unfinished files, of predictions and of rejected rows. A small state file says how many
+chunks are committed and how long the files were then. A process that is killed leaves more in the files than the state
+says; the next one cuts them to these lengths and goes on with the next chunk. So no row is lost and none written twice.
+
+On object stores, which cannot append, a shard is written into local files and uploaded at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_estimator import files
+from torch_estimator.errors import ExportError, InvalidValueError, UserError
+from torch_estimator.export.exported_model import ExportedModel
+from torch_estimator.export.feeds import CsvRowError
+from torch_estimator.json_text import parse_json
+from torch_estimator.serving.batch_prediction.encoded_model import EncodedModel
+from torch_estimator.serving.batch_prediction.inputs import Chunk, InputFile, Reader
+from torch_estimator.serving.batch_prediction.json_lines import json_lines
+from torch_estimator.serving.batch_prediction.rows import Column, Rows, Texts, taken
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Array = npt.NDArray[Any]
+
+_COMMIT_SECS = 2.0
+# A killed process may still be there for a moment when the command runs again.
+_LOCK_SECS = 20.0
+
+
+@dataclass(slots=True)
+class ShardState:
+    """What is committed of a shard.
+
+    Attributes:
+        chunks: Number of finished chunks.
+        results_bytes: Length of the file of predictions.
+        errors_bytes: Length of the file of rejected rows.
+        predicted: Number of predicted rows.
+        rejected: Number of rejected rows.
+        lengths: Number of lines (or rows of Parquet) in each finished chunk.
+        is_finished: Whether all chunks are done and the files complete.
+    """
+
+    chunks: int = 0
+    results_bytes: int = 0
+    errors_bytes: int = 0
+    predicted: int = 0
+    rejected: int = 0
+    lengths: list[int] = field(default_factory=list)
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFiles:
+    """The files of one shard.
+
+    Attributes:
+        directory: Directory or URL of the output.
+        number: Number of the shard.
+        count: Number of all shards.
+    """
+
+    directory: str
+    number: int
+    count: int
+
+    @property
+    def results(self) -> str:
+        """File of predictions."""
+        return self._named("prediction.results")
+
+    @property
+    def errors(self) -> str:
+        """File of rejected rows."""
+        return self._named("prediction.errors_stats")
+
+    @property
+    def unfinished_results(self) -> str:
+        """File of predictions while the shard is unfinished."""
+        return self._named(f"{files.TEMPORARY_PREFIX}results")
+
+    @property
+    def unfinished_errors(self) -> str:
+        """File of rejected rows until all shards are finished: ``[chunk, place in the chunk, reason]`` a line."""
+        return self._named(f"{files.TEMPORARY_PREFIX}errors_stats")
+
+    @property
+    def state(self) -> str:
+        """File of the `ShardState`."""
+        return self._named(f"{files.TEMPORARY_PREFIX}state")
+
+    def _named(self, kind: str) -> str:
+        return files.join(self.directory, f"{kind}-{self.number:05d}-of-{self.count:05d}")
+
+    def read_state(self) -> ShardState:
+        """Return what is committed."""
+        try:
+            return ShardState(**parse_json(files.read_text(self.state)))
+        except FileNotFoundError:
+            return ShardState()
+        except OSError as error:
+            raise InvalidValueError(f"{self.state} cannot be read: {files.reason(error)}.") from error
+        except (ValueError, TypeError) as error:
+            raise InvalidValueError(f"{self.state} is damaged; remove {self.directory} and begin again.") from error
+
+
+class ShardWriter:
+    """Predicts the chunks of shards.
+
+    Args:
+        model: The export.
+        signature: Name of the signature.
+        reader: Reads chunks.
+        inputs: The input files.
+        batch: Number of rows that the model is run on at once.
+    """
+
+    def __init__(
+        self, model: ExportedModel, signature: str, reader: Reader, inputs: Sequence[InputFile], batch: int
+    ) -> None:
+        self._model = model
+        try:
+            self._encoded: EncodedModel | None = EncodedModel(model, signature)
+        except ExportError:
+            self._encoded = None
+        self._signature = signature
+        self._reader = reader
+        self._inputs = inputs
+        self._batch = batch
+
+    def write(self, shard: ShardFiles, chunks: Sequence[Chunk], report: Callable[[Chunk, int, int], None]) -> None:
+        """Predict the chunks of a shard that are not committed yet.
+
+        Args:
+            shard: Files of the shard.
+            chunks: All of its chunks.
+            report: Called after each chunk with the number of its rows that were predicted and rejected.
+
+        Raises:
+            UserError: A file cannot be read or written, or another process writes into the shard.
+        """
+        if files.is_local(shard.directory):
+            self._write(shard, shard, chunks, report)
+            return
+        with tempfile.TemporaryDirectory(prefix="torch-estimator-predict-") as folder:
+            local = ShardFiles(folder, shard.number, shard.count)
+            if not shard.read_state().is_finished:
+                self._write(shard, local, chunks, report)
+
+    def _write(
+        self,
+        shard: ShardFiles,
+        local: ShardFiles,
+        chunks: Sequence[Chunk],
+        report: Callable[[Chunk, int, int], None],
+    ) -> None:
+        with (
+            _writing(local),
+            _appended(local.unfinished_results) as results,
+            _appended(local.unfinished_errors) as errors,
+        ):
+            state = local.read_state()
+            if state.is_finished:
+                return
+            for file, length in ((results, state.results_bytes), (errors, state.errors_bytes)):
+                if os.fstat(file.fileno()).st_size < length:
+                    raise InvalidValueError(
+                        f"{shard.directory} is damaged: {file.name} is shorter than what was committed; remove the "
+                        "directory and begin again."
+                    )
+                file.truncate(length)
+                file.seek(length)
+            committed = time.monotonic()
+            for number in range(state.chunks, len(chunks)):
+                chunk = chunks[number]
+                rows = self._reader.read(self._inputs[chunk.file], chunk)
+                lines, rejected = self._predicted(rows)
+                results.write(lines)
+                for place, reason in rejected:
+                    errors.write(json.dumps([number, place, reason], ensure_ascii=False).encode() + b"\n")
+                predicted = len(rows) + len(rows.rejected) - len(rejected)
+                state.chunks += 1
+                state.predicted += predicted
+                state.rejected += len(rejected)
+                state.lengths.append(rows.length)
+                if time.monotonic() >= committed + _COMMIT_SECS and number + 1 < len(chunks):
+                    _commit(local, state, results, errors)
+                    committed = time.monotonic()
+                report(chunk, predicted, len(rejected))
+            if local is shard:
+                state.is_finished = True
+                _commit(local, state, results, errors)
+                return
+            results.flush()
+            errors.flush()
+            state.is_finished = True
+            files.write_file(shard.unfinished_results, _blocks(local.unfinished_results))
+            files.write_file(shard.unfinished_errors, _blocks(local.unfinished_errors))
+            files.write_atomic(shard.state, json.dumps(asdict(state)).encode())
+
+    def _predicted(self, rows: Rows) -> tuple[Any, list[tuple[int, str]]]:
+        """Return the predictions for rows as JSON lines, and the rejected rows in order."""
+        reasons: dict[int, str] = {}
+        parts: list[Mapping[str, Array]] = []
+        for start in range(0, len(rows), self._batch):
+            stop = min(start + self._batch, len(rows))
+            columns = {name: taken(column, slice(start, stop)) for name, column in rows.columns.items()}
+            try:
+                parts.append(self._run(columns, stop - start))
+            except UserError:
+                wrong = self._wrong_rows(columns, stop - start)
+                if not wrong:
+                    raise
+                kept = np.setdiff1d(np.arange(stop - start), np.fromiter(wrong, np.int64))
+                if len(kept):
+                    parts.append(self._run({name: taken(column, kept) for name, column in columns.items()}, len(kept)))
+                reasons |= {start + row: reason for row, reason in wrong.items()}
+        rows = rows.reject(reasons)
+        if not len(rows):
+            return b"", sorted(rows.rejected)
+        outputs = {name: _joined([part[name] for part in parts]) for name in parts[0]}
+        return json_lines(rows.keys, outputs), sorted(rows.rejected)
+
+    def _run(self, columns: Mapping[str, Column], rows: int) -> dict[str, Array]:
+        if self._encoded is not None and any(isinstance(column, Texts) for column in columns.values()):
+            # The export itself decides about rows on which the changed graph fails, and gives the message.
+            with contextlib.suppress(ExportError):
+                return self._encoded.predict(columns, rows)
+        values = {name: column.values() if isinstance(column, Texts) else column for name, column in columns.items()}
+        return self._model.predict(values, self._signature)
+
+    def _wrong_rows(self, columns: Mapping[str, Column], rows: int) -> dict[int, str]:
+        """Return why rows of a batch cannot be predicted, by row."""
+        wrong: dict[int, str] = {}
+        for row in range(rows):
+            try:
+                self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()}, 1)
+            except CsvRowError as error:
+                wrong[row] = f"The CSV row {error.problem}"
+            except InvalidValueError as error:
+                wrong[row] = str(error)
+            except ExportError as error:
+                wrong[row] = f"The model cannot be run on this row: {error}"
+        return wrong
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _commit(shard: ShardFiles, state: ShardState, results: BinaryIO, errors: BinaryIO) -> None:
+    """Sync the files, and only then say that what is in them is done."""
+    for file in (results, errors):
+        file.flush()
+        os.fsync(file.fileno())
+    state.results_bytes, state.errors_bytes = results.tell(), errors.tell()
+    files.write_atomic(shard.state, json.dumps(asdict(state)).encode())
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(2**22):
+            yield block
+
+
+@contextlib.contextmanager
+def _writing(shard: ShardFiles) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidValueError(f"{shard.directory} cannot be written: {files.reason(error)}.") from error
+
+
+@contextlib.contextmanager
+def _appended(path: str) -> Iterator[BinaryIO]:
+    """Open a file for writing at its end, locked against other processes."""
+    with open(path, "r+b" if os.path.exists(path) else "w+b") as file:
+        deadline = time.monotonic() + _LOCK_SECS
+        while not locked(file.fileno()):
+            if time.monotonic() >= deadline:
+                raise InvalidValueError(f"another process writes into {path}; wait for its end, or stop it.")
+            time.sleep(0.05)
+        yield file
+
+
+def locked(descriptor: int) -> bool:
+    """Lock an open file until it is closed or the process ends; return False if another process has locked it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
