@@ -98,6 +98,7 @@ def check_export(directory: str, *, latency: bool = True) -> CheckReport:
         ended = subprocess.run(
             command + [_WITH_LATENCY] * latency,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",

@@ -376,14 +376,18 @@ class Registry:
         try:
             yield
         except OSError as error:
-            raise RegistryError(f"the registry {self.url} cannot be read: {files.reason(error)}.") from error
+            raise self._failed("read", error) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise RegistryError(f"the registry {self.url} cannot be written: {files.reason(error)}.") from error
+            raise self._failed("written", error) from error
+
+    def _failed(self, done: str, error: OSError) -> RegistryError:
+        where = f" ({error.filename})" if error.filename else ""
+        return RegistryError(f"the registry {self.url} cannot be {done}: {files.reason(error)}{where}.")
 
 
 def checked_name(name: str) -> str:

@@ -18,8 +18,8 @@ _MOST_BYTES = 2**16
 class SeenRows:
     """Rows of raw features, as they come from the input and before any preprocessing by a model.
 
-    An Estimator shares one object with the Estimators that are derived from it. Keeping eight rows of each input takes
-    some 100 microseconds, once for each training or evaluation.
+    An Estimator shares one object with the Estimators that are derived from it. Keeping the rows of the census model
+    takes 0.2 ms, once for each training or evaluation.
 
     Attributes:
         rows: One dict per row: a value by the name that the feature has in an export. Empty until something was read.
