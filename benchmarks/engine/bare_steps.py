@@ -86,7 +86,7 @@ def _compiled_take(steps: BareSteps) -> Callable[..., None]:
             lambda some, count: step.take(some[0].addresses, some[1], np.tile(settings, (count, 1))),
             (block, batches.start + start),
             batches.count - start,
-            threads_for(run._step.module, block.rows, beside_input=True),
+            threads_for(run._step.module, block.rows, with_input_thread=True),
         )
 
     return seen

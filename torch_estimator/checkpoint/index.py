@@ -1,6 +1,6 @@
 """Index of a model directory: the file ``checkpoint``, which names the latest checkpoint and all that are kept.
 
-A checkpoint counts only if the index names it. Its format is that of TensorFlow's file of the same name, but in JSON.
+A checkpoint counts only if the index names it. The index has the keys of TensorFlow's file of the same name, in JSON.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def hold_checkpoint(model_dir: str, name: str | None) -> None:
 
     Args:
         model_dir: The model directory.
-        name: Name of the checkpoint, instead of the one held before; None to hold none.
+        name: Name of the checkpoint, which replaces the name given before; None if no checkpoint is read any more.
     """
     path = files.join(model_dir, HELD_NAME)
     if name is None:
@@ -137,7 +137,7 @@ def hold_checkpoint(model_dir: str, name: str | None) -> None:
 
 
 def held_checkpoint(model_dir: str) -> str | None:
-    """Return the name of the checkpoint that must not be removed, or None."""
+    """Return the name of the checkpoint that an evaluator is reading and training must not remove, or None."""
     try:
         return files.read_text(files.join(model_dir, HELD_NAME))
     except (OSError, UnicodeDecodeError):
@@ -163,9 +163,9 @@ def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
 
 
 def noted_unnamed(model_dir: str) -> list[str]:
-    """Return the names that a killed process has written by `note_unnamed`.
+    """Return the names of the checkpoints that a killed process was about to add or remove; see `note_unnamed`.
 
-    A checkpoint that the index names must be kept even if it is among them.
+    If the index names one of these checkpoints, the checkpoint must be kept.
     """
     try:
         names = files.read_text(files.join(model_dir, _UNNAMED_NAME)).split("\n")
@@ -197,6 +197,6 @@ def _parse(content: dict[str, Any]) -> CheckpointIndex:
 def _foreign(path: str) -> str:
     return (
         f"{path} is damaged or was not written by torch_estimator: expected JSON with "
-        "'model_checkpoint_path' naming a checkpoint beside it; "
+        "'model_checkpoint_path' naming a checkpoint in the same directory; "
         "put back a good copy of it, or use another model_dir."
     )

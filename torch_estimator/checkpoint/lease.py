@@ -60,7 +60,7 @@ _own_leases: set[str] = set()
 
 @contextlib.contextmanager
 def leased(model_dir: str) -> Iterator[Check | None]:
-    """Hold the lease of a model directory in the body.
+    """Hold the lease of a model directory while the body runs.
 
     Yields a function to call before each save if the lease can be lost (on an object store), else None. If the file
     system supports neither locks nor exclusive creation, a warning is logged and the body runs without a lease.
@@ -97,7 +97,7 @@ def _file_lease(path: str) -> Iterator[None]:
             os.pwrite(descriptor, _document(_this_process()), 0)
         yield
     finally:
-        # Do nothing in a process that was forked in the body and reaches this line too: the lease is its parent's.
+        # A process that was forked in the body reaches this line too. Only its parent may release the lease.
         if os.getpid() == process:
             with contextlib.suppress(OSError):
                 if _is_same_file(path, descriptor):
@@ -106,7 +106,7 @@ def _file_lease(path: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int:
-    """Lock the file and return its descriptor.
+    """Lock the lease file and return its descriptor.
 
     Raises:
         ModelDirInUseError: A running process holds the lock.
@@ -119,7 +119,7 @@ def _lock(path: str) -> int:
         _locked.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between `open` and `flock` the previous holder may have removed the file; a lock on that is worthless.
+            # The previous holder may have removed the file between `open` and `flock`. Then the lock has no effect.
             if _is_same_file(path, descriptor):
                 return descriptor
             _close(descriptor)
@@ -174,7 +174,7 @@ def _object_lease(path: str) -> Iterator[Check]:
     try:
         yield lease.check
     finally:
-        # Do nothing in a process that was forked in the body and reaches this line too: the lease is its parent's.
+        # A process that was forked in the body reaches this line too. Only its parent may release the lease.
         if os.getpid() == process:
             ended.set()
             # Limit the wait, because a store that does not answer must not keep the training from ending.
@@ -183,7 +183,7 @@ def _object_lease(path: str) -> Iterator[Check]:
 
 
 class ObjectLease:
-    """Lease that is held by the process that created the object.
+    """Lease on an object store: it belongs to the process that created the object.
 
     The constructor waits until the lease is free, which takes `EXPIRES_SECS` if the holder was killed on another
     machine.
@@ -232,7 +232,7 @@ class ObjectLease:
         _own_leases.add(self._id)
 
     def check(self) -> None:
-        """Check that no other process has taken over the lease, which happens if this one was suspended for long.
+        """Check that no other process has taken over the lease. That happens if this process was suspended for long.
 
         Raises:
             ModelDirInUseError: Another process holds the lease.
@@ -252,7 +252,7 @@ class ObjectLease:
         files.write_atomic(self._path, self._content())
 
     def release(self) -> None:
-        """Remove the object unless another process has taken it over."""
+        """Release the lease by removing the object, unless another process has taken over the lease."""
         _own_leases.discard(self._id)
         with contextlib.suppress(OSError):
             if self._read().get("lease") == self._id:
@@ -262,7 +262,7 @@ class ObjectLease:
         return _document({**self._holder, "lease": self._id, "renewals": self._renewals})
 
     def _read(self) -> dict[str, Any]:
-        """Return the holder in the object; an empty dict if there is no object."""
+        """Return the description of the holder from the object, or an empty dict if there is no object."""
         try:
             found = _parsed(files.read_bytes(self._path))
         except FileNotFoundError:
@@ -271,7 +271,7 @@ class ObjectLease:
 
 
 def _this_process() -> dict[str, Any]:
-    """Return what a lease says about its holder."""
+    """Return the description of this process that it writes into its lease."""
     since = time.strftime("%Y-%m-%d %H:%M:%S %z")
     program = sys.argv[0] or "python"
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "program": program, "place": _pid_space()}
@@ -282,7 +282,7 @@ def _document(holder: dict[str, Any]) -> bytes:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Return the holder in the content of a lease; an empty dict if it is not valid."""
+    """Return the description of the holder from a lease's content, or an empty dict if the content is not valid."""
     try:
         found = parse_json(content.decode())
     except ValueError:
@@ -302,7 +302,7 @@ def _pid_space() -> str | None:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether the holder has certainly ended: its pid is from this pid space and not in use."""
+    """Return whether the lease's holder has certainly ended: it ran on this machine, and its pid is not in use."""
     if holder.get("place") is None or holder["place"] != _pid_space():
         return False
     if holder["pid"] == os.getpid():

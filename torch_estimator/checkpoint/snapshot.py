@@ -31,7 +31,7 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class HostSnapshot:
-    """Content of one safetensors file, in memory that every `fill` uses again.
+    """Copy of named tensors in CPU memory, as content of one safetensors file. Every save uses the same memory.
 
     Tensors may be views, slices of one storage, transposed or shared; each is stored completely and contiguously. The
     memory is pinned if a tensor is on a GPU.
@@ -53,7 +53,7 @@ class HostSnapshot:
             touch(self._buffer)
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy `tensors`, which may change after the call.
+        """Copy `tensors` into this object. The tensors may change after the call.
 
         Raises:
             InvalidTypeError: A value is not a dense tensor, or safetensors lacks its dtype.
@@ -64,7 +64,7 @@ class HostSnapshot:
             torch.cuda.current_stream(device).synchronize()
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of the file."""
+        """Yield the content of the safetensors file, in pieces."""
         yield self._header_bytes()
         content = self._buffer.numpy().data
         for start in range(0, len(content), _CHUNK_BYTES):
@@ -74,13 +74,13 @@ class HostSnapshot:
         """Allocate memory for `tensors`; return False if the memory of the last call fits them already."""
         for name, tensor in tensors.items():
             _check(name, tensor)
-        # Widest elements first, so that every tensor starts at a multiple of its element size.
+        # Put the widest elements first, so that every tensor starts at a multiple of its element size.
         names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
         layout = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
         if layout == self._layout:
             return False
         pinned = any(tensor.is_cuda for tensor in tensors.values())
-        self._layout = None  # Stays None if the allocation fails.
+        self._layout = None  # The layout stays None if the allocation fails.
         self._allocate({name: tensors[name] for name in names}, pinned=pinned)
         self._layout = layout
         return True
@@ -147,7 +147,7 @@ def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return whether the bytes in memory are the values in order."""
+    """Return whether a tensor's values lie in CPU memory one after the other, so that their bytes can be copied."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 

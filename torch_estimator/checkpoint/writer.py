@@ -1,4 +1,4 @@
-"""Writing of checkpoints in a background thread. A process killed at any moment leaves a readable checkpoint."""
+"""Writing of checkpoints in a background thread. If the process is killed, the last complete checkpoint remains."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CheckpointWriter:
         self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
     def reserve(self, step: int) -> str:
-        """Create the directory of the next checkpoint, for shards of other processes, and return its path.
+        """Create the directory of the next checkpoint, so that other processes can write their shards; return its path.
 
         Raises:
             CheckpointError: The previous save failed, or the directory cannot be created.
@@ -118,7 +118,7 @@ class CheckpointWriter:
         *,
         shards: int = 1,
     ) -> str:
-        """Copy everything to CPU memory, start to write it in the background, and return its future path.
+        """Copy the state to CPU memory, start to write the checkpoint in the background, and return its path.
 
         If the previous save is still running, this waits for it. A second checkpoint of step ``n`` is called
         ``model.ckpt-n.1``, so that the first stays readable until the second is complete.
@@ -127,13 +127,13 @@ class CheckpointWriter:
             step: Global step of the checkpoint.
             variables: Parameters and buffers by name.
             slots: State of the optimizers by name.
-            state: Everything that is not a tensor, as JSON.
+            state: Everything that is not a tensor, as values that JSON can represent.
             shards: Number of processes that write. This one writes the first shard; the others have written theirs into
                 the directory that `reserve` returned.
 
         Raises:
             CheckpointError: The previous save failed.
-            InvalidTypeError: A value is not a tensor that can be saved, or `state` is not JSON.
+            InvalidTypeError: A value is not a tensor that can be saved, or JSON cannot represent `state`.
         """
         self.wait()
         self._shards = shards
@@ -154,7 +154,7 @@ class CheckpointWriter:
 
         Raises:
             CheckpointError: The state cannot be written; the checkpoint stays as it was.
-            InvalidTypeError: `state` is not JSON.
+            InvalidTypeError: JSON cannot represent `state`.
         """
         self.wait()
         assert self._index is not None
@@ -175,13 +175,13 @@ class CheckpointWriter:
         """
         if self._pending is None:
             return
-        # `wait` before `result`: if Ctrl-C interrupts it, `_pending` is still set and the save still counts as running.
+        # Wait before `_pending` is cleared. If Ctrl-C interrupts the wait, the save still counts as running.
         concurrent.futures.wait([self._pending])
         pending, self._pending = self._pending, None
         pending.result()
 
     def settle(self) -> None:
-        """Wait until the running save, if any, has ended; an error is raised by the next save, not here.
+        """Wait until the running save, if any, has ended. If it failed, the next save raises the error, not this call.
 
         Called before the checkpoint is read, by code that should not fail because of a save.
         """
@@ -189,7 +189,7 @@ class CheckpointWriter:
             concurrent.futures.wait([self._pending])
 
     def close(self) -> None:
-        """Wait as `wait` does, then end the thread."""
+        """Wait until the running save, if any, has ended, and end the writing thread."""
         try:
             self.wait()
         finally:
@@ -282,7 +282,7 @@ class CheckpointWriter:
         return target
 
     def _write_tensors(self, name: str, *, made: bool) -> str:
-        """Write everything except the state, with which a checkpoint becomes complete; return the directory."""
+        """Write a checkpoint's tensors and return its directory. The caller must still write ``state.json``."""
         final = files.join(self._model_dir, name)
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final
@@ -329,7 +329,7 @@ class CheckpointWriter:
 
 
 class ShardWriter:
-    """Writer of one process's shard into a checkpoint that the chief writes.
+    """Writer of one process's shard of a checkpoint, for a process that is not the chief.
 
     Args:
         rank: Rank of this process, which is not the chief.

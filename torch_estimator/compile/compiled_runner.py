@@ -252,7 +252,7 @@ class CompiledRunner(StepRunner):
         # setting that is a constant in the compiled step.
         self.refresh_settings()
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):
@@ -278,7 +278,7 @@ class CompiledRunner(StepRunner):
             The losses of the steps taken, and whether the step after them failed.
         """
         context.compiled = True
-        with sized_threads(self._step.module, block.rows, beside_input=True):
+        with sized_threads(self._step.module, block.rows, with_input_thread=True):
             if context.observe:
                 self._observe(batches.batch(start), context)
             settings = self._settings_by_step(batches.count - start)
@@ -356,7 +356,7 @@ class CompiledRunner(StepRunner):
         return state
 
     def _new_state(self, rows: int) -> _LayoutState:
-        return _LayoutState(threads_for(self._step.module, rows, beside_input=True))
+        return _LayoutState(threads_for(self._step.module, rows, with_input_thread=True))
 
     def _load_or_compile(
         self, state: _LayoutState, layout: BatchLayout, batch: TensorBatch, context: RunContext

@@ -112,7 +112,7 @@ class TorchCompileRunner(StepRunner):
     def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module, inputs = self._step.module, step_inputs(batch)
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
         ):
             if not self._is_compiled(inputs, context):

@@ -166,7 +166,7 @@ class PushPullSteps:
         if batches is not None:
             started = time.perf_counter()
             rows = batch_size(batches.whole.features) // batches.of
-            with sized_threads(self._gradients.step.module, rows, beside_input=True):
+            with sized_threads(self._gradients.step.module, rows, with_input_thread=True):
                 self._gradients.begin(batches, self._context)
                 losses = self._take_steps(batches)
             if losses:

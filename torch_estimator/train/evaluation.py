@@ -1,4 +1,4 @@
-"""One evaluation: the metrics of a model on an input."""
+"""Evaluation of a model: compute its metrics on the batches of an input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROGRESS_LINES = 10
 
 
 class EvaluationResult(dict[str, float]):
-    """Metrics by name.
+    """Results of one evaluation: a dict from the name of a metric to its value.
 
     Attributes:
         batches: Number of batches that the metrics were computed from; if there were none, all metrics are 0.
@@ -102,7 +102,7 @@ def run_evaluation(
 def _evaluate_batches(
     model: Model, dataset: Dataset, scores: Scores, steps: int | None, context: RunContext, schedule: HookSchedule
 ) -> None:
-    """Compute batches and add them to the scores, one at a time or several at once; see `BatchFusion`."""
+    """Run the model on the batches of an input, and add their losses and metrics to ``scores``."""
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
@@ -117,7 +117,9 @@ def _evaluate_batches(
             due = schedule.due_at(before + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
-            with sized_threads(model.module, batch_size(tensors.features), beside_input=not dataset.runs_user_code):
+            with sized_threads(
+                model.module, batch_size(tensors.features), with_input_thread=not dataset.runs_user_code
+            ):
                 with noting_batch(model.module, tensors.features, tensors.labels), observed(context):
                     outputs = model.module(tensors.features)
                     context.loss_tensor = scores.add_losses(outputs, tensors, count)
@@ -131,7 +133,7 @@ def _evaluate_batches(
 
 
 def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
-    """Write the metrics and the checkpoint's path as summaries, and log them."""
+    """Write the metrics of an evaluation and the path of its checkpoint as summaries, and log them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
         # Write the path before the metrics. If this process is killed between the two, a reader finds a path without
@@ -142,7 +144,7 @@ def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: 
 
 
 def write_results(events: EventWriter, results: EvaluationResult) -> None:
-    """Write the metrics as summaries, and log them.
+    """Write the metrics of an evaluation as summaries, and log them.
 
     An empty evaluation is not written: its loss of 0 would look like the best one in TensorBoard.
     """

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def in_bfloat16(loss_fn: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
-    """Return a loss function that runs `loss_fn` under autocast.
+    """Return a loss function that calls `loss_fn` under autocast to bfloat16.
 
     The module's outputs are converted back to float32 before the loss reads them, because the 8 bits of precision of
     bfloat16 are too few for the logarithm of a probability. Parameters and their gradients always stay float32.

@@ -18,8 +18,8 @@ def rows_worth_a_call(module: nn.Module) -> int:
     return max(1, _WORTH_A_CALL // max(1, getattr(module, "multiply_adds_per_row", _WORTH_A_CALL)))
 
 
-def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> int:
-    """Return the number of threads to run a module on.
+def threads_for(module: nn.Module, rows: int, *, with_input_thread: bool = False) -> int:
+    """Return the number of CPU threads on which to run a module for a batch.
 
     For a matrix product of a few microseconds, waking threads costs more than it saves. On a machine with other work it
     costs far more: 90 steps/s instead of 570 for the census model with batches of 40 rows on two busy cores. So small
@@ -29,8 +29,8 @@ def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> 
     Args:
         module: The module to run.
         rows: Number of rows in the batch.
-        beside_input: Whether an input thread reads ahead at the same time. If so, a cheap module leaves one core to
-            that thread.
+        with_input_thread: Whether an input thread reads ahead at the same time. If so, a cheap module leaves one core
+            to that thread.
     """
     per_row = getattr(module, "multiply_adds_per_row", None)
     threads = torch.get_num_threads()
@@ -38,14 +38,14 @@ def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> 
         return threads
     if per_row * rows <= _WORTH_SHARING:
         return 1
-    return max(1, threads - 1) if beside_input and per_row <= _AS_CHEAP_AS_READING else threads
+    return max(1, threads - 1) if with_input_thread and per_row <= _AS_CHEAP_AS_READING else threads
 
 
 @contextmanager
-def sized_threads(module: nn.Module, rows: int, *, beside_input: bool = False) -> Iterator[None]:
+def sized_threads(module: nn.Module, rows: int, *, with_input_thread: bool = False) -> Iterator[None]:
     """Run the body on the number of threads that `threads_for` returns."""
     threads = torch.get_num_threads()
-    wanted = threads_for(module, rows, beside_input=beside_input)
+    wanted = threads_for(module, rows, with_input_thread=with_input_thread)
     if wanted == threads:
         yield
         return
