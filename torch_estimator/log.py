@@ -24,7 +24,7 @@ class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def set_up_logging() -> None:
-    """Show the package's log lines from INFO on.
+    """Print the package's log lines of level INFO and higher to stderr.
 
     Change the level with ``logging.getLogger("torch_estimator").setLevel``.
     """

@@ -153,7 +153,7 @@ def test_evaluations_elsewhere_are_hinted_at(tmp_path: Path, caplog: pytest.LogC
     line(tmp_path / "before").train(points, max_steps=1, hooks=[hook])
     assert "Early stopping found no evaluations" not in caplog.text
     job("held_out")
-    assert f"no evaluations in {tmp_path}/held_out/eval, but there are some in eval_held_out" in caplog.text
+    assert f"no evaluations in {tmp_path}/held_out/eval, but there are some in eval_held_out of the same" in caplog.text
 
 
 def test_a_function_decides_at_the_start_and_at_every_global_step_that_n_divides(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.strategies.contract import Job, check_strategy
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.run_config import RunConfig
 from torch_estimator.strategy import CheckpointContent, Session, Strategy
-from torch_estimator.train.row_update import Mentions
+from torch_estimator.train.sparse_update import SparseGrad
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.training import Training, own_state
 
@@ -98,7 +98,7 @@ def _sum(gradients: Sequence[Tensor]) -> Tensor | None:
     return torch.stack(list(gradients)).sum(0) if gradients else None
 
 
-def _joined(mentions: Sequence[Mentions | None], scale: float) -> Mentions | None:
+def _joined(mentions: Sequence[SparseGrad | None], scale: float) -> SparseGrad | None:
     """Return the rows that either batch mentions, and their gradients; a row may come twice."""
     given = [one for one in mentions if one is not None]
     if not given:

@@ -58,7 +58,7 @@ def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
 
 
 def is_complete(path: str) -> bool:
-    """Return whether a checkpoint is complete. It is if it has its state, which is written last and removed first."""
+    """Return whether a checkpoint has ``state.json``, the file that is written last and removed first."""
     return files.exists(files.join(path, STATE_NAME))
 
 
@@ -87,7 +87,7 @@ def check_some_named(model_dir: files.PathLike) -> None:
 
 
 def names_by_step(names: Sequence[str]) -> str:
-    """Return a list, for messages, of names of checkpoints in the order of their steps; of many, only the first few."""
+    """Return text for messages: the names of checkpoints in the order of their steps, shortened if there are many."""
     ordered = sorted(names, key=lambda name: checkpoint_step(name) or 0)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(ordered[:_MOST_NAMES]) + more
@@ -141,7 +141,7 @@ def check_compatible(
     variables: Mapping[str, torch.Tensor | Sequence[int]],
     slots: Mapping[str, torch.Tensor | Sequence[int]] | None = None,
 ) -> None:
-    """Check that a checkpoint has the names and shapes of a model.
+    """Check that the tensors of a checkpoint have the names and shapes of a model's variables.
 
     Args:
         checkpoint: The checkpoint.

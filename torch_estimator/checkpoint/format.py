@@ -63,12 +63,12 @@ DTYPE_NAMES = {
 DAMAGED_ADVICE = "use an older checkpoint by naming it in 'checkpoint' of its model_dir"
 
 _STATE_CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"}\s*\Z')
-# The cursor of an input nests about as deep as the input has stages.
+# Limit of the nesting in state.json. The input cursor nests by about one level for each stage of the input.
 _STATE_DEPTH = 500
 
 
 def shard_name(name: str, shard: int, shards: int) -> str:
-    """Return the file name of one shard of a file that `shards` processes write together.
+    """Return the file name of one shard, if each of `shards` processes writes a part of the file `name`.
 
     >>> shard_name("variables.safetensors", 0, 2)
     'variables-00001-of-00002.safetensors'

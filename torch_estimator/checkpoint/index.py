@@ -1,6 +1,6 @@
 """Index of a model directory: the file ``checkpoint``, which names the latest checkpoint and all that are kept.
 
-A checkpoint counts only if the index names it. Its format is that of TensorFlow's file of the same name, but in JSON.
+A checkpoint counts only if the index names it. The index has the keys of TensorFlow's file of the same name, in JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointIndex:
-    """Content of the index.
+    """Content of the index: the names of the checkpoints and when each was saved.
 
     Args:
         latest: Name of the latest checkpoint.
@@ -50,7 +50,7 @@ class CheckpointIndex:
 
 
 def checkpoint_step(name: str) -> int | None:
-    """Return the step in the name of a checkpoint, or None if `name` is not such a name.
+    """Return the global step in a checkpoint's name, or None if `name` is not the name of a checkpoint.
 
     >>> checkpoint_step("model.ckpt-100")
     100
@@ -127,7 +127,7 @@ def hold_checkpoint(model_dir: str, name: str | None) -> None:
 
     Args:
         model_dir: The model directory.
-        name: Name of the checkpoint, instead of the one held before; None to hold none.
+        name: Name of the checkpoint, which replaces the name given before; None if no checkpoint is read any more.
     """
     path = files.join(model_dir, HELD_NAME)
     if name is None:
@@ -137,7 +137,7 @@ def hold_checkpoint(model_dir: str, name: str | None) -> None:
 
 
 def held_checkpoint(model_dir: str) -> str | None:
-    """Return the name of the checkpoint that must not be removed, or None."""
+    """Return the name of the checkpoint that an evaluator is reading and training must not remove, or None."""
     try:
         return files.read_text(files.join(model_dir, HELD_NAME))
     except (OSError, UnicodeDecodeError):
@@ -163,9 +163,9 @@ def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
 
 
 def noted_unnamed(model_dir: str) -> list[str]:
-    """Return the names that a killed process has written by `note_unnamed`.
+    """Return the names of the checkpoints that a killed process was about to add or remove; see `note_unnamed`.
 
-    A checkpoint that the index names must be kept even if it is among them.
+    If the index names one of these checkpoints, the checkpoint must be kept.
     """
     try:
         names = files.read_text(files.join(model_dir, _UNNAMED_NAME)).split("\n")

@@ -31,7 +31,7 @@ from torch_estimator.json_text import parse_json
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # Windows has no fcntl.
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger("torch_estimator")
@@ -50,8 +50,7 @@ _TRIES, _RETRY_SECS = 100, 0.02
 Check = Callable[[], None]
 """Function that raises `ModelDirInUseError` if this process has lost its lease."""
 
-# File descriptors of the locks of this process. A forked child inherits them and closes them, because a lock lasts
-# until its last descriptor is closed.
+# File descriptors of the locks of this process. A forked child closes its copies, because they would keep the lock.
 _locked: set[int] = set()
 # Ids of the leases of this process on object stores. A lease with this process's pid but another id is from an earlier
 # process that had the same pid.
@@ -60,7 +59,7 @@ _own_leases: set[str] = set()
 
 @contextlib.contextmanager
 def leased(model_dir: str) -> Iterator[Check | None]:
-    """Hold the lease of a model directory in the body.
+    """Hold the lease of a model directory while the body runs.
 
     Yields a function to call before each save if the lease can be lost (on an object store), else None. If the file
     system supports neither locks nor exclusive creation, a warning is logged and the body runs without a lease.
@@ -91,13 +90,12 @@ def _file_lease(path: str) -> Iterator[None]:
     process, descriptor = os.getpid(), _lock(path)
     try:
         with contextlib.suppress(OSError):
-            # Ignore errors, because the content is only for error messages of other processes. The lock itself also
-            # works on a full disk.
+            # Ignore errors, because the content is only for error messages of other processes.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _document(_this_process()), 0)
         yield
     finally:
-        # Do nothing in a process that was forked in the body and reaches this line too: the lease is its parent's.
+        # A process that was forked in the body reaches this line too. Only its parent may release the lease.
         if os.getpid() == process:
             with contextlib.suppress(OSError):
                 if _is_same_file(path, descriptor):
@@ -106,20 +104,19 @@ def _file_lease(path: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int:
-    """Lock the file and return its descriptor.
+    """Lock the lease file and return its descriptor.
 
     Raises:
         ModelDirInUseError: A running process holds the lock.
     """
     holder: dict[str, Any] = {}
     for _ in range(_TRIES):
-        # Do not follow links (O_NOFOLLOW), because the file will be truncated. In a shared directory, another user
-        # could put a link to a different file here.
+        # Do not follow links (O_NOFOLLOW). The file will be truncated, and another user could put a link here.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         _locked.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between `open` and `flock` the previous holder may have removed the file; a lock on that is worthless.
+            # The previous holder may have removed the file between `open` and `flock`. Then the lock has no effect.
             if _is_same_file(path, descriptor):
                 return descriptor
             _close(descriptor)
@@ -174,7 +171,7 @@ def _object_lease(path: str) -> Iterator[Check]:
     try:
         yield lease.check
     finally:
-        # Do nothing in a process that was forked in the body and reaches this line too: the lease is its parent's.
+        # A process that was forked in the body reaches this line too. Only its parent may release the lease.
         if os.getpid() == process:
             ended.set()
             # Limit the wait, because a store that does not answer must not keep the training from ending.
@@ -183,7 +180,7 @@ def _object_lease(path: str) -> Iterator[Check]:
 
 
 class ObjectLease:
-    """Lease that is held by the process that created the object.
+    """Lease on an object store: it belongs to the process that created the object.
 
     The constructor waits until the lease is free, which takes `EXPIRES_SECS` if the holder was killed on another
     machine.
@@ -232,7 +229,7 @@ class ObjectLease:
         _own_leases.add(self._id)
 
     def check(self) -> None:
-        """Check that no other process has taken over the lease, which happens if this one was suspended for long.
+        """Check that no other process has taken over the lease. That happens if this process was suspended for long.
 
         Raises:
             ModelDirInUseError: Another process holds the lease.
@@ -252,7 +249,7 @@ class ObjectLease:
         files.write_atomic(self._path, self._content())
 
     def release(self) -> None:
-        """Remove the object unless another process has taken it over."""
+        """Release the lease by removing the object, unless another process has taken over the lease."""
         _own_leases.discard(self._id)
         with contextlib.suppress(OSError):
             if self._read().get("lease") == self._id:
@@ -262,7 +259,7 @@ class ObjectLease:
         return _document({**self._holder, "lease": self._id, "renewals": self._renewals})
 
     def _read(self) -> dict[str, Any]:
-        """Return the holder in the object; an empty dict if there is no object."""
+        """Return the description of the holder from the object, or an empty dict if there is no object."""
         try:
             found = _parsed(files.read_bytes(self._path))
         except FileNotFoundError:
@@ -271,7 +268,7 @@ class ObjectLease:
 
 
 def _this_process() -> dict[str, Any]:
-    """Return what a lease says about its holder."""
+    """Return a description of this process, to be written into its lease."""
     since = time.strftime("%Y-%m-%d %H:%M:%S %z")
     program = sys.argv[0] or "python"
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "program": program, "place": _pid_space()}
@@ -282,7 +279,7 @@ def _document(holder: dict[str, Any]) -> bytes:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Return the holder in the content of a lease; an empty dict if it is not valid."""
+    """Return the description of the holder from a lease's content, or an empty dict if the content is not valid."""
     try:
         found = parse_json(content.decode())
     except ValueError:
@@ -302,7 +299,7 @@ def _pid_space() -> str | None:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether the holder has certainly ended: its pid is from this pid space and not in use."""
+    """Return whether the lease's holder has certainly ended: it ran on this machine, and its pid is not in use."""
     if holder.get("place") is None or holder["place"] != _pid_space():
         return False
     if holder["pid"] == os.getpid():

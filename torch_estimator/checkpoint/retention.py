@@ -27,7 +27,7 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """Decision of a `RetentionPolicy`.
+    """Decision of a `RetentionPolicy`: the checkpoints to keep and to remove.
 
     Args:
         kept: Checkpoints to keep: the pinned ones first, then the others in the order of saving.

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint. Each is read and compared with its checksum when it is first used.
+"""Tensors in the files of a checkpoint. A tensor is read and compared with its checksum when it is first used.
 
 If several files hold rows of one tensor, the rows are concatenated.
 """
@@ -21,7 +21,7 @@ from torch_estimator.errors import CheckpointError
 
 
 class TensorFile(Mapping[str, Tensor]):
-    """Tensors of one file; each is compared with its checksum when it is first used.
+    """Tensors of one safetensors file. A tensor is compared with its checksum when it is first used.
 
     The file is mapped into memory, so that only tensors that are used are read. Checking all of them at once would read
     the whole file.
@@ -95,7 +95,7 @@ def _incomplete(path: str) -> str:
 
 
 def _header(file: IO[bytes]) -> dict[str, Any]:
-    """Return the header of a safetensors file, which safetensors has validated before."""
+    """Return the header of a safetensors file. The library safetensors has validated the header before."""
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return dict(header)
 
@@ -141,7 +141,7 @@ class SavedTensors(Mapping[str, Tensor]):
             if start < offset + rows and stop > offset:
                 found.append(file[name][max(start - offset, 0) : stop - offset])
             offset += rows
-        # For an empty range, return no rows of the first file, which have the right dtype and other dimensions.
+        # For an empty range, take zero rows of the first file, so that the dtype and the other dimensions are right.
         return torch.cat(found or [self._files[name][0][name][:0]])
 
     def without(self, names: Collection[str]) -> SavedTensors:
@@ -152,7 +152,7 @@ class SavedTensors(Mapping[str, Tensor]):
 
 
 def saved_shape(saved: Mapping[str, Tensor], name: str) -> list[int]:
-    """Return the shape of a tensor, without reading it if it is in a file."""
+    """Return the shape of a saved tensor. A tensor in a file is not read for this."""
     return saved.shape(name) if isinstance(saved, SavedTensors | TensorFile) else list(saved[name].shape)
 
 

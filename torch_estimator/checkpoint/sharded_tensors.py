@@ -14,13 +14,12 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 def is_sharded(tensor: object) -> bool:
     """Return whether a tensor is a DTensor, of which this process may hold only a part."""
-    # Test for an attribute of DTensor instead of using isinstance: importing DTensor takes half a second, which
-    # trainings without sharding would pay as well.
+    # Test for an attribute of DTensor instead of using isinstance, because importing DTensor takes half a second.
     return isinstance(tensor, Tensor) and hasattr(tensor, "device_mesh")
 
 
 def to_local(tensor: Any) -> Any:
-    """Return the part of a sharded tensor that this process holds, without a copy; other values as they are."""
+    """Return this process's part of a sharded tensor, without copying the part. Return any other value unchanged."""
     if not is_sharded(tensor):
         return tensor
     with torch.no_grad():
@@ -28,7 +27,7 @@ def to_local(tensor: Any) -> Any:
 
 
 def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
-    """Copy a saved tensor into a tensor of the model; if that is sharded, only the rows that this process holds."""
+    """Copy a saved tensor into a model's tensor. If the model's tensor is sharded, copy only this process's rows."""
     if not is_sharded(target):
         target.copy_(saved[name])
         return
@@ -59,7 +58,7 @@ def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, 
 
 
 def check_whole(tensor: object, use: str) -> None:
-    """Check that a tensor is not sharded.
+    """Raise an error if a tensor is sharded, for an operation that needs the whole tensor.
 
     Args:
         tensor: Any value.

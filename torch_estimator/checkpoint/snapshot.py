@@ -21,8 +21,7 @@ from torch_estimator.errors import InvalidTypeError
 
 _CHUNK_BYTES = 32 * 1024 * 1024
 _PAGE_BYTES = 4096
-# In pieces this large, the C library copies memory with stores that bypass the caches, which is faster because the
-# target need not be read first.
+# Copying is faster in pieces this large: the C library then writes past the caches, without reading the target first.
 _PIECE_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 1024 * 1024
 _MOST_THREADS = 8
@@ -31,7 +30,7 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class HostSnapshot:
-    """Content of one safetensors file, in memory that every `fill` uses again.
+    """Copy of named tensors in CPU memory, as content of one safetensors file. Every save uses the same memory.
 
     Tensors may be views, slices of one storage, transposed or shared; each is stored completely and contiguously. The
     memory is pinned if a tensor is on a GPU.
@@ -53,7 +52,7 @@ class HostSnapshot:
             touch(self._buffer)
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy `tensors`, which may change after the call.
+        """Copy `tensors` into this object. The tensors may change after the call.
 
         Raises:
             InvalidTypeError: A value is not a dense tensor, or safetensors lacks its dtype.
@@ -64,7 +63,7 @@ class HostSnapshot:
             torch.cuda.current_stream(device).synchronize()
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of the file."""
+        """Yield the content of the safetensors file, in pieces."""
         yield self._header_bytes()
         content = self._buffer.numpy().data
         for start in range(0, len(content), _CHUNK_BYTES):
@@ -74,13 +73,13 @@ class HostSnapshot:
         """Allocate memory for `tensors`; return False if the memory of the last call fits them already."""
         for name, tensor in tensors.items():
             _check(name, tensor)
-        # Widest elements first, so that every tensor starts at a multiple of its element size.
+        # Put the widest elements first, so that every tensor starts at a multiple of its element size.
         names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
         layout = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
         if layout == self._layout:
             return False
         pinned = any(tensor.is_cuda for tensor in tensors.values())
-        self._layout = None  # Stays None if the allocation fails.
+        self._layout = None  # The layout stays None if the allocation fails.
         self._allocate({name: tensors[name] for name in names}, pinned=pinned)
         self._layout = layout
         return True
@@ -147,7 +146,7 @@ def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return whether the bytes in memory are the values in order."""
+    """Return whether a tensor's values lie in CPU memory one after the other, so that their bytes can be copied."""
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -164,8 +163,7 @@ def _copy_in_threads(pieces: Sequence[tuple[_Bytes, _Bytes]]) -> None:
         for target, source in remaining:
             np.copyto(target, source)
 
-    # Use no more threads than there are whole pieces: on a busy machine, starting a thread takes longer than copying
-    # less than a piece.
+    # Use at most one thread per whole piece, because starting a thread can take longer than copying a part of a piece.
     worthwhile = sum(len(target) for target, _ in pieces) // _PIECE_BYTES
     helpers = min(torch.get_num_threads(), _MOST_THREADS, worthwhile) - 1
     if helpers < 1:

@@ -1,5 +1,6 @@
-"""Names in checkpoints: the variables of a model and the slots of its optimizers, by name.
+"""Parameters, buffers and optimizer state of a model, by their names in checkpoints.
 
+A slot is a state tensor that an optimizer has for a parameter, such as its momentum.
 The tensors are the model's own memory (detached), so writing to them changes the model.
 """
 
@@ -87,7 +88,7 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the state tensors of optimizers by variable and slot, for instance ``dnn/logits/bias/Adagrad``."""
+    """Return the state tensors of optimizers by names such as ``dnn/logits/bias/Adagrad``: variable, then state."""
     slots: dict[str, Tensor] = {}
     names = _parameter_names(module)
     for optimizer in optimizers:
@@ -102,7 +103,7 @@ def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
 
 
 def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved slots into the optimizers.
+    """Copy saved state tensors into the optimizers, by their names in checkpoints.
 
     Optimizers of `torch.optim` have no state before their first step, so theirs is created here.
     """
@@ -132,7 +133,8 @@ def _saved_state(name: _Name, parameter: nn.Parameter, saved: Mapping[str, Tenso
     return {key: _whole(name, parameter, key, saved) for key in keys if "/" not in key}
 
 
-# A parameter has one name in checkpoints, or it is the weight of a table, which has a name per feature column.
+# The name of a parameter in checkpoints. The weight of an embedding table has several names, one for each feature
+# column, so its `Table` is used instead.
 _Name = str | Table
 
 
@@ -163,7 +165,7 @@ def _first_name(name: _Name) -> str:
 
 
 def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
-    """Return the saved slot `key` of a parameter. If columns share a table, join the slots that each column saved."""
+    """Return the saved state tensor `key` of a parameter. For an embedding table, join the tensors of its columns."""
     saved_name = f"{_first_name(name)}/{key}"
     if is_sharded(parameter) and saved_shape(saved, saved_name) == list(parameter.shape):
         own_rows = torch.zeros_like(parameter.detach())

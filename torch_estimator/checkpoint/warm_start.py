@@ -96,7 +96,7 @@ def _check_shapes(variables: Mapping[str, Tensor], weights: Mapping[str, Tensor]
 
 
 def _remap_rows(name: str, initial: Tensor, previous: Tensor, info: VocabInfo) -> Tensor:
-    """Return a copy of ``initial`` with the rows of ``previous`` at the positions of their words in the new vocabulary.
+    """Return a copy of ``initial`` in which each word of the old vocabulary has its row from ``previous``.
 
     "Rows" are slices along ``info.axis``. If a word occurs several times in the old vocabulary, its first row counts.
     """

@@ -1,4 +1,4 @@
-"""Writing of checkpoints in a background thread. A process killed at any moment leaves a readable checkpoint."""
+"""Writing of checkpoints in a background thread. If the process is killed, the last complete checkpoint remains."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CheckpointWriter:
         self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
     def reserve(self, step: int) -> str:
-        """Create the directory of the next checkpoint, for shards of other processes, and return its path.
+        """Create the directory of the next checkpoint, so that other processes can write their shards; return its path.
 
         Raises:
             CheckpointError: The previous save failed, or the directory cannot be created.
@@ -118,7 +118,7 @@ class CheckpointWriter:
         *,
         shards: int = 1,
     ) -> str:
-        """Copy everything to CPU memory, start to write it in the background, and return its future path.
+        """Copy the state to CPU memory, start to write the checkpoint in the background, and return its path.
 
         If the previous save is still running, this waits for it. A second checkpoint of step ``n`` is called
         ``model.ckpt-n.1``, so that the first stays readable until the second is complete.
@@ -127,13 +127,13 @@ class CheckpointWriter:
             step: Global step of the checkpoint.
             variables: Parameters and buffers by name.
             slots: State of the optimizers by name.
-            state: Everything that is not a tensor, as JSON.
+            state: Everything that is not a tensor, as values that JSON can represent.
             shards: Number of processes that write. This one writes the first shard; the others have written theirs into
                 the directory that `reserve` returned.
 
         Raises:
             CheckpointError: The previous save failed.
-            InvalidTypeError: A value is not a tensor that can be saved, or `state` is not JSON.
+            InvalidTypeError: A value is not a tensor that can be saved, or JSON cannot represent `state`.
         """
         self.wait()
         self._shards = shards
@@ -154,7 +154,7 @@ class CheckpointWriter:
 
         Raises:
             CheckpointError: The state cannot be written; the checkpoint stays as it was.
-            InvalidTypeError: `state` is not JSON.
+            InvalidTypeError: JSON cannot represent `state`.
         """
         self.wait()
         assert self._index is not None
@@ -175,13 +175,13 @@ class CheckpointWriter:
         """
         if self._pending is None:
             return
-        # `wait` before `result`: if Ctrl-C interrupts it, `_pending` is still set and the save still counts as running.
+        # Wait before `_pending` is cleared. If Ctrl-C interrupts the wait, the save still counts as running.
         concurrent.futures.wait([self._pending])
         pending, self._pending = self._pending, None
         pending.result()
 
     def settle(self) -> None:
-        """Wait until the running save, if any, has ended; an error is raised by the next save, not here.
+        """Wait until the running save, if any, has ended. If it failed, the next save raises the error, not this call.
 
         Called before the checkpoint is read, by code that should not fail because of a save.
         """
@@ -189,7 +189,7 @@ class CheckpointWriter:
             concurrent.futures.wait([self._pending])
 
     def close(self) -> None:
-        """Wait as `wait` does, then end the thread."""
+        """Wait until the running save, if any, has ended, and end the writing thread."""
         try:
             self.wait()
         finally:
@@ -274,15 +274,14 @@ class CheckpointWriter:
     def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
         target = self._temporary(name) if files.is_local(final) else final
-        # Remove anything that has this name. The index does not name it, so it was left by a killed process and no
-        # other process reads it.
+        # Remove what a killed process left under this name. No process reads a checkpoint that the index does not name.
         files.remove_tree(final)
         files.remove_tree(target)
         files.makedirs(target)
         return target
 
     def _write_tensors(self, name: str, *, made: bool) -> str:
-        """Write the variables and slots of a checkpoint; return its directory. The checkpoint still lacks its state."""
+        """Write a checkpoint's tensors and return its directory. The caller must still write ``state.json``."""
         final = files.join(self._model_dir, name)
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final
@@ -317,8 +316,7 @@ class CheckpointWriter:
         path = files.join(self._model_dir, name)
         try:
             if checkpoint_step(name) is not None:
-                # Remove the state first. If this process is killed before the rest is removed, the remaining files do
-                # not count as a complete checkpoint.
+                # Remove the state first, so that a partly removed directory does not count as a complete checkpoint.
                 files.remove_tree(files.join(path, STATE_NAME))
             files.remove_tree(path)
         except OSError as error:
@@ -329,7 +327,7 @@ class CheckpointWriter:
 
 
 class ShardWriter:
-    """Writer of one process's shard into a checkpoint that the chief writes.
+    """Writer of one process's shard of a checkpoint, for a process that is not the chief.
 
     Args:
         rank: Rank of this process, which is not the chief.

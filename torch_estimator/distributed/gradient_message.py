@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_estimator.train.row_update import Mentions
+from torch_estimator.train.sparse_update import SparseGrad
 from torch_estimator.train.step import TrainStep
 
 # Indices into the header; each docstring describes the number stored there.
@@ -76,8 +76,8 @@ class Layout:
     cursor_bytes: int = _CURSOR_BYTES
 
     @classmethod
-    def of(cls, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> Layout:
-        """Return a layout with space for the gradients that `TrainStep.differentiate` has returned for a batch."""
+    def of(cls, dense: Sequence[Tensor | None], mentions: Sequence[SparseGrad | None]) -> Layout:
+        """Return the layout that the gradients of a batch need; see `TrainStep.differentiate`."""
         rows = (0 if one is None else -(-len(one[0]) // _ROUND_TO) * _ROUND_TO for one in mentions)
         return cls(tuple(one is not None for one in dense), tuple(rows))
 
@@ -142,7 +142,7 @@ class Packing:
         return torch.zeros(self.size, dtype=self._dtype, device=self._device)
 
     def pack(
-        self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
+        self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[SparseGrad | None]
     ) -> None:
         """Write a loss, gradients and the module's buffers into a message. The rest of the message stays as it is.
 
@@ -223,7 +223,7 @@ class Packing:
 
     def unpack(
         self, messages: Tensor, scale: Tensor | float, missing: Collection[int] = ()
-    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[SparseGrad | None]]:
         """Add up the losses and gradients of all messages; copy the chief's buffers into the module.
 
         Args:
@@ -245,7 +245,7 @@ class Packing:
                 gradient = None if index in missing else _shaped(summed, parameter)
                 at += _count(parameter)
             dense.append(gradient)
-        mentions: list[Mentions | None] = []
+        mentions: list[SparseGrad | None] = []
         for table, rows in self._tables:
             touched = None
             if rows:
@@ -278,7 +278,7 @@ class MessageTooSmall(Exception):
         mentions: The used rows of the tables and their gradients, as `TrainStep.differentiate` returns them.
     """
 
-    def __init__(self, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> None:
+    def __init__(self, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[SparseGrad | None]) -> None:
         super().__init__("a message of another size is needed")
         self.loss = loss
         self.dense = dense

@@ -1,4 +1,4 @@
-"""Saving of checkpoints while training runs, and of the states of hooks in them."""
+"""Saving of checkpoints while training runs, including the states of hooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ States = dict[str, list[dict[str, Any] | None]]
 
 
 class Saver(Protocol):
-    """Saves the state of a training; `CheckpointSaverHook` decides when."""
+    """Protocol of the object that saves the state of a training when `CheckpointSaverHook` calls it."""
 
     def save(self, step: int, *, wait: bool) -> None:
         """Save the state at a global step; if ``wait``, return only after the checkpoint is complete.
@@ -32,14 +32,14 @@ class Saver(Protocol):
         """
 
     def amend(self, step: int) -> None:
-        """If hooks have changed their states since the last step was saved, update them in its checkpoint."""
+        """Update the hooks' states in the checkpoint of ``step``, if the states have changed since the save."""
 
     def refresh(self, context: RunContext) -> None:
-        """Update the state and the global step from other processes that hold them."""
+        """Fetch the model, the optimizer state and the global step, if other processes hold them."""
 
 
 class CheckpointSaverHook(Hook):
-    """Hook that saves checkpoints at the start, every N steps or seconds, and at the end if the last step is not saved.
+    """Hook that saves checkpoints at the start, every N steps or seconds, and at the end.
 
     Args:
         saver: Saves the state.
@@ -66,8 +66,8 @@ class CheckpointSaverHook(Hook):
         if every_n_steps:
             self.every_n_steps = self.first_step = every_n_steps
         elif every_secs:
-            # Call this hook more often than it saves, and let `after_step` decide: the interval between two saves
-            # starts at the end of a save, not at the call that began it.
+            # Call this hook more often than it saves, and let `after_step` decide whether to save. The interval to the
+            # next save begins when a save ends, not when it begins.
             self.every_secs = min(_POLL_SECS, every_secs / 10)
             self.clock = clock
         self._saver = saver
@@ -126,13 +126,13 @@ class CheckpointSaverHook(Hook):
 
 
 class CheckpointMemoryHook(Hook):
-    """Hook that allocates the memory of the first checkpoint after the first step, when all optimizers have state.
+    """Hook that allocates the memory for checkpoints after the first step, because optimizers have no state before.
 
     Args:
         prepare: Function that starts the allocation in the background.
     """
 
-    every_n_steps = sys.maxsize  # Called after the first step only.
+    every_n_steps = sys.maxsize  # The hook is due at the first step only.
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         self._prepare = prepare
@@ -142,7 +142,7 @@ class CheckpointMemoryHook(Hook):
 
 
 def hook_states(hooks: Sequence[Hook]) -> States:
-    """Return the states of the hooks by class, in the order of the hooks; classes without any state are left out.
+    """Return a dict from the name of a hook's class to the states of its hooks. Classes without states are left out.
 
     Raises:
         InvalidTypeError: A state cannot be written as JSON.
@@ -154,7 +154,7 @@ def hook_states(hooks: Sequence[Hook]) -> States:
 
 
 def restore_hooks(hooks: Sequence[Hook], states: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Restore the result of `hook_states`; hooks without a saved state start as they are."""
+    """Give each hook its state in a saved result of `hook_states`. Hooks without a saved state do not change."""
     waiting = {name: iter(several) for name, several in states.items()}
     for hook in hooks:
         state = next(waiting.get(_class_name(hook), iter(())), None)
@@ -171,8 +171,8 @@ def _checked_state(hook: Hook) -> dict[str, Any] | None:
     if state is None:
         return None
     try:
-        # Convert the state to JSON and back. The result is a copy that the hook cannot change any more, and equals what
-        # will be read from the checkpoint.
+        # Convert the state to JSON and back. The hook cannot change this copy any more, and the copy equals the state
+        # that will be read from the checkpoint.
         copied = parse_json(json.dumps(state))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTypeError(f"state() of {_class_name(hook)} must return what JSON can hold: {error}.") from error

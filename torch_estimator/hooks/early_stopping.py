@@ -1,4 +1,4 @@
-"""Early stopping: hooks that end training when the results of its evaluations meet a condition."""
+"""Early stopping: hooks that end training when evaluation results meet a condition."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ class _EarlyStoppingHook(Hook):
             self._decide(context)
             return
         # Decide at global steps that are multiples of `every_n_steps`, so that a resumed run decides at the same steps
-        # as an uninterrupted one. If training resumes at such a step, decide now: the job may have been killed before
-        # it did.
+        # as an uninterrupted one. If training resumes at such a step, decide now, because the job may have been killed
+        # between saving that step and deciding.
         over = context.global_step % self.every_n_steps
         self.first_step = self.every_n_steps - over
         if not over:
@@ -211,7 +211,7 @@ class _EarlyStoppingHook(Hook):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric that a rule for early stopping looks at.
+    """Metric that a rule for early stopping reads from the results of evaluations.
 
     Args:
         name: Name of the metric in the results of evaluations.
@@ -234,7 +234,7 @@ class Metric:
         return value > than if self.higher_is_better else value < than
 
     def values(self, results: Results, eval_dir: str) -> Iterator[tuple[int, float]]:
-        """Yield the step and the value of each evaluation that counts.
+        """Yield the global step and the metric's value of each evaluation from `min_steps` on.
 
         Args:
             results: Metrics of evaluations by step.
@@ -256,7 +256,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Rule that stops training once a value was better than ``threshold``."""
+    """Rule for early stopping: stop once an evaluation had a value better than ``threshold``."""
 
     metric: Metric
     threshold: float
@@ -266,9 +266,9 @@ class Threshold:
             raise InvalidValueError(f"threshold must be a number, but got {self.threshold!r}.")
 
     def reason_to_stop(self, results: Results, eval_dir: str) -> str | None:
-        """Return the reason to stop, for the log, or None."""
-        # Round the threshold to float32, as event files do with metrics. There a metric of 0.8 is 0.800000012, which
-        # must not count as higher than a threshold of 0.8.
+        """Return why training must stop, as text for the log, or None if it may continue."""
+        # Round the threshold to float32, because event files round metrics to float32. A metric of 0.8 becomes
+        # 0.800000012 there. It must not count as higher than a threshold of 0.8.
         with np.errstate(over="ignore"):
             threshold = float(np.float32(self.threshold))
         for step, value in self.metric.values(results, eval_dir):
@@ -280,7 +280,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class NoImprovement:
-    """Rule that stops training once no value was better than the best one for ``max_steps`` steps.
+    """Rule for early stopping: stop once the metric has not improved on its best value for ``max_steps`` steps.
 
     Any value is better than NaN. The rule also applies to earlier parts of the history: training stops even if the
     metric has improved again after such a period.
@@ -295,7 +295,7 @@ class NoImprovement:
             raise InvalidValueError(f"max_steps_without_{word} must be positive, but got {self.max_steps!r}.")
 
     def reason_to_stop(self, results: Results, eval_dir: str) -> str | None:
-        """Return the reason to stop, for the log, or None."""
+        """Return why training must stop, as text for the log, or None if it may continue."""
         best: tuple[int, float] | None = None
         for step, value in self.metric.values(results, eval_dir):
             if best is None or self.metric.better(value, best[1]) or (math.isnan(best[1]) and not math.isnan(value)):
@@ -310,7 +310,7 @@ class NoImprovement:
 
 
 class _RuleCheck:
-    """Function for `make_early_stopping_hook` that applies a rule to the evaluations in a directory."""
+    """Callable for `make_early_stopping_hook`: return whether a rule says to stop, from evaluations in a directory."""
 
     def __init__(self, rule: Threshold | NoImprovement, eval_dir: str) -> None:
         self._rule = rule
@@ -318,14 +318,14 @@ class _RuleCheck:
         self._has_results = False
 
     def warn_if_no_results(self) -> None:
-        """Log a warning if the directory had no evaluations but others have, as with an `EvalSpec` that has a name."""
+        """Log a warning if the directory has no evaluations, but another directory ``eval_<name>`` has some."""
         eval_dir = self._evaluations.eval_dir
         if not self._has_results and not files.exists(eval_dir):
             others = [name for name in files.listdir(files.parent(eval_dir)) if name.startswith("eval_")]
             if others:
                 logger.warning(
-                    "Early stopping found no evaluations in %s, but there are some in %s; give its eval_dir, "
-                    "for instance estimator.eval_dir(name).",
+                    "Early stopping found no evaluations in %s, but there are some in %s of the same directory; "
+                    "give its eval_dir, for instance estimator.eval_dir(name).",
                     eval_dir,
                     ", ".join(others),
                 )

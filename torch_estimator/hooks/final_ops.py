@@ -35,7 +35,7 @@ class FinalOpsHook(Hook):
 
     @property
     def final_ops_values(self) -> Any:
-        """Results in the structure of ``final_ops``, tensors as numpy arrays; None before the end of the run."""
+        """Results of the functions in the structure of ``final_ops``, tensors as numpy arrays; None before the end."""
         return self._values
 
     def end(self, context: RunContext) -> None:

@@ -15,7 +15,8 @@ from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.summary.event_writer import EventWriter, EventWriters
 from torch_estimator.summary.recorder import Summary
 
-# Methods of tf.estimator's session hooks. A class that still defines one was only partly ported, which is an error.
+# Methods of tf.estimator's session hooks, and the methods that replace them. A class that still defines an old method
+# is rejected, because that method would never be called.
 _SESSION_HOOK_METHODS = {"after_create_session": "begin", "before_run": "before_step", "after_run": "after_step"}
 
 
@@ -60,18 +61,18 @@ class Hook:
         """Prepare for the run; called once, before the first step."""
 
     def before_step(self, context: RunContext) -> None:
-        """Prepare for a step; called right before it."""
+        """Prepare for a step; called right before the step."""
 
     def after_step(self, context: RunContext) -> None:
-        """Handle a finished step; it is counted in ``context.global_step`` already."""
+        """Handle a finished step; in training, ``context.global_step`` already counts the step."""
 
     def end(self, context: RunContext) -> None:
         """Finish; called once, after the last step and its checkpoint, but not if a step raised an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state that checkpoints keep of this hook, as values for JSON; None (the default) for no state.
+        """Return this hook's state for checkpoints, a dict that JSON can represent; None (the default) for no state.
 
-        It is requested after the `after_step` of a step whose checkpoint is saved.
+        The state is requested after the `after_step` of a step whose checkpoint is saved.
         """
         return None
 
@@ -112,7 +113,7 @@ class CheckpointSaverListener:
 
 
 class RunContext:
-    """State of a run, for its hooks, and their means to influence it.
+    """State of a run (training, evaluation or prediction). Hooks read it, and can set attributes such as `observe`.
 
     Attributes:
         global_step: Steps since the very first start of the job, including the last step of this run.
@@ -129,7 +130,7 @@ class RunContext:
             ends training.
         damaged: Whether there was such a loss or variable, in which case the current weights must not be saved.
         preempted: Whether SIGTERM or Ctrl-C has asked the process to stop.
-        interrupted: Whether it was Ctrl-C; training then ends with KeyboardInterrupt.
+        interrupted: Whether the signal was Ctrl-C; training then ends with KeyboardInterrupt.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class RunContext:
         return named_variables(self.module) if self.module is not None else {}
 
     def summary_writer(self, output_dir: str | None = None) -> EventWriter:
-        """Return the writer of summaries into a directory, by default `output_dir`; the run closes it.
+        """Return the run's writer of summaries into a directory, by default `output_dir`. The run closes the writer.
 
         Raises:
             InvalidValueError: There is no directory.
@@ -192,7 +193,7 @@ class RunContext:
         return self._writers.writer(directory)
 
     def request_stop(self) -> None:
-        """End the run after this step."""
+        """Ask the run to end after the current step."""
         self.stop_requested = True
 
 
@@ -203,7 +204,7 @@ def _learning_rates(optimizer: torch.optim.Optimizer) -> list[float]:
 
 
 def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
-    """Return hooks as a tuple.
+    """Return hooks as a tuple, after a check that each of them is a `Hook`.
 
     Raises:
         InvalidTypeError: The argument is not iterable, or contains something other than hooks.
@@ -216,7 +217,7 @@ def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
 
 
 def checked_listeners(listeners: Iterable[CheckpointSaverListener] | None) -> tuple[CheckpointSaverListener, ...]:
-    """Return listeners as a tuple.
+    """Return listeners as a tuple, after a check that each of them is a `CheckpointSaverListener`.
 
     Raises:
         InvalidTypeError: The argument is not iterable, or contains something other than listeners.
@@ -237,7 +238,7 @@ def _as_tuple(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def check_estimator(estimator: object) -> None:
-    """Check that an argument of a hook is an Estimator, by its method ``eval_dir``.
+    """Check that the argument ``estimator`` of a hook is an Estimator: that it has the method ``eval_dir``.
 
     The class itself cannot be imported here, because the module of Estimator imports hooks.
 

@@ -1,4 +1,4 @@
-"""Losses and trained variables of NaN or infinity: they end training, and such variables are never saved."""
+"""Checks for NaN and infinity: a loss or a trained variable that is not finite ends training, and is not saved."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NanTensorHook(Hook):
 
 
 class NotFinite(Exception):
-    """A trained variable contains NaN or infinity.
+    """Error for a trained variable that contains NaN or infinity.
 
     Args:
         name: Name of the variable.
@@ -72,15 +72,14 @@ def check_finite(variables: Mapping[str, Tensor]) -> None:
             continue
         if numbers.is_complex():
             numbers = torch.view_as_real(numbers)
-        # The minimum and the maximum are enough, because both are NaN if any element is. They take one pass and no copy
-        # of the tensor.
+        # The minimum and the maximum are enough, because both are NaN if any element is NaN.
         least, most = map(float, torch.aminmax(numbers))
         if not (math.isfinite(least) and math.isfinite(most)):
             raise NotFinite(name, math.isnan(least))
 
 
 def end_for_loss(context: RunContext, loss: float) -> None:
-    """End training because of a loss of NaN or infinity.
+    """End training because a loss is NaN or infinite: raise an error, or only log the reason.
 
     Raises:
         NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.
@@ -93,7 +92,7 @@ def end_for_loss(context: RunContext, loss: float) -> None:
 
 
 def end_for_variable(context: RunContext, found: NotFinite) -> None:
-    """End training instead of saving a trained variable that is not finite.
+    """End training because a trained variable is not finite: raise an error, or only log the reason.
 
     Raises:
         NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.

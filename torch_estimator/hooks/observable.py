@@ -1,4 +1,4 @@
-"""Values that `LoggingTensorHook` and `FinalOpsHook` can show: by name, or computed by a function."""
+"""Values that hooks can log: by name, such as the loss or a layer's output, or computed by a function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_NAMES = 5
 
 
 class ModuleOutputs:
-    """Outputs of modules in observed steps.
+    """Outputs of layers, captured by forward hooks in steps that a hook of the run observes.
 
     Args:
         paths: Names of the layers, as `torch_estimator.inner_layers.find_layer` accepts them.
@@ -37,7 +37,7 @@ class ModuleOutputs:
         return bool(self._paths)
 
     def watch(self, context: RunContext) -> None:
-        """Capture the outputs of the next step."""
+        """Register forward hooks that capture the outputs of the layers in the next step."""
         if self._paths:
             assert context.module is not None
             context.observe = True
@@ -48,13 +48,13 @@ class ModuleOutputs:
             ]
 
     def ignore(self) -> None:
-        """Stop capturing."""
+        """Remove the forward hooks that `watch` has registered."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def __getitem__(self, path: str) -> Any:
-        """Return the last output of a layer, or None if it was not called."""
+        """Return the last captured output of a layer, or None if the layer was not called."""
         return self._outputs.get(path)
 
     def _keep(self, path: str, layer: Layer) -> Callable[[Any, Any, Any], None]:
@@ -66,7 +66,7 @@ class ModuleOutputs:
 
 
 def check_what(what: What, context: RunContext) -> str | None:
-    """Check that a run has what is to be shown; return its name if it is the output of a layer, else None.
+    """Check that a run has the value to log, and return its name if it is the output of a layer, else None.
 
     Raises:
         InvalidValueError: The run has nothing of this name.
@@ -91,7 +91,7 @@ def check_what(what: What, context: RunContext) -> str | None:
 
 
 def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: list[float]) -> Any:
-    """Return a value that `check_what` has accepted.
+    """Return the current value to log, for a name or function that `check_what` has accepted.
 
     Args:
         what: Name of the value, or function of the context.
@@ -112,7 +112,7 @@ def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: 
 
 
 def as_arrays(value: Any) -> Any:
-    """Return a value with its tensors copied to numpy arrays; dicts, lists and tuples are searched for tensors."""
+    """Return a value with all tensors in it, also in dicts and lists, copied to numpy arrays."""
 
     if isinstance(value, torch.Tensor):
         check_whole(value, "Logging")
@@ -126,7 +126,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
-    """Return what to show by tag; the items of a list are their own tags.
+    """Return a dict from tags to the values to log. In a list, the tag of a value is its name.
 
     Raises:
         InvalidTypeError: The argument is neither a dict nor a list, or an item is neither a name nor a function.

@@ -51,7 +51,7 @@ class HookSchedule:
         return [self._hooks[index] for index in sorted(due)] if due else []
 
     def due_after(self, step: int) -> list[Hook]:
-        """Return the hooks that are due at the last of the steps that `steps_at_once` returned, after it was taken."""
+        """Return the hooks to call after the last of several steps that were taken at once; see `steps_at_once`."""
         return [self._hooks[index] for index in self._counted_at(step)]
 
     def steps_at_once(self, step: int, most: int) -> int:
@@ -95,7 +95,7 @@ class HookSchedule:
 
 
 class _TimedHook:
-    """Timing of a hook with ``every_secs``."""
+    """Timing of a hook that is due at intervals of seconds (``every_secs``)."""
 
     def __init__(self, index: int, hook: Hook) -> None:
         assert hook.every_secs is not None
@@ -181,7 +181,7 @@ class SecondOrStepTimer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the last trigger."""
+        """Forget the last trigger, so that the timer triggers at the next step."""
         self._last: tuple[int, float] | None = None
 
     def should_trigger_for_step(self, step: int) -> bool:
@@ -197,7 +197,7 @@ class SecondOrStepTimer:
         return step >= last_step + self._every_steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float, int] | tuple[None, None]:
-        """Record a trigger at ``step``; return the seconds and steps since the last one, or None for both."""
+        """Record a trigger at ``step``; return seconds and steps since the previous trigger, or None for both."""
         before, self._last = self._last, (step, self._clock())
         if before is None:
             return None, None

@@ -1,4 +1,4 @@
-"""Hooks that end training at a step."""
+"""Hooks that end training at a given step."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
 from torch_estimator.train.observation import Observer
-from torch_estimator.train.row_update import Gathered
+from torch_estimator.train.sparse_update import Gathered
 from torch_estimator.train.step import TrainStep
 
 logger = logging.getLogger("torch_estimator")

@@ -38,8 +38,8 @@ from torch_estimator.strategies.synchronous_steps import (
 )
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.live_group import LiveGroup
-from torch_estimator.train.row_update import Mentions
 from torch_estimator.train.runner import EagerRunner
+from torch_estimator.train.sparse_update import SparseGrad
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.training import HOOKS, Training
 
@@ -235,7 +235,7 @@ class ShardedStep(TrainStep):
 
     def differentiate(
         self, features: Any, labels: Any, weights: Tensor | None
-    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[SparseGrad | None]]:
         """Compute the gradients of this process's rows, averaged over all processes; see `TrainStep.differentiate`."""
         loss = self.loss(features, labels, weights)
         self.check_loss(loss)

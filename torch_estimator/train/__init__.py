@@ -1,5 +1,5 @@
-"""One training in one process: its model, optimizers, input and steps, the loop over them, and evaluation.
+"""Training, evaluation and prediction in one process: the model, its optimizers and input, and the training loop.
 
-`training.Training` holds what one training needs, and `loop.run_training` runs it. Strategies bring the steps; this
-package knows neither them nor compiled code.
+`training.Training` holds what one training needs, and `loop.run_training` runs it. A strategy provides the object
+that takes the steps. This package imports neither the strategies nor the compiler.
 """

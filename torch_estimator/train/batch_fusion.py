@@ -12,11 +12,11 @@ _MOST_ROWS = 8192
 
 
 class BatchFusion:
-    """Reads batches from an input, several at once if that does not change the results.
+    """Reader of an input's batches. It joins several batches into one if that does not change the results.
 
-    It does not if the module sets ``rows_are_independent``, has no forward hooks of the user, and no hook is due
-    between the batches. Fusing saves time because small batches waste most of it: a forward pass of 40 rows takes half
-    as long as one of 512 (torch 2.13).
+    Batches are joined only if the module sets ``rows_are_independent`` and has no forward hooks of the user, and no
+    hook is due between the batches. This saves time, because a forward pass of 40 rows takes half as long as one of 512
+    (torch 2.13).
 
     Args:
         batches: The batches of the input.
@@ -36,7 +36,7 @@ class BatchFusion:
         self._watched = self._is_watched()
 
     def next(self, step: int, most: int | None) -> tuple[TensorBatch | None, int]:
-        """Return the next rows to compute and the number of batches in them; the rows are None at the end of the input.
+        """Return the next rows as one batch, and the number of input batches in it. At the end, the rows are None.
 
         If the number is 1, the caller must call the hooks that are due at `step`.
 
@@ -51,7 +51,7 @@ class BatchFusion:
         return next(self._batches, None), 1
 
     def hooks_were_called(self) -> None:
-        """Search the module for forward hooks again, because a hook of the user may have added some."""
+        """Search the module for forward hooks again; called after the run's hooks, which may register some."""
         self._watched = self._is_watched()
 
     def _is_watched(self) -> bool:

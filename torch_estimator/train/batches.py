@@ -26,7 +26,7 @@ _RAW = "raw columns"
 
 
 class TensorBatch(NamedTuple):
-    """One batch on its device.
+    """One batch as tensors on the model's device.
 
     Attributes:
         features: The module's input: a tensor, or a dict or tuple of tensors.
@@ -44,7 +44,7 @@ class TensorBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Consecutive batches of equal length in one block of memory.
+    """Range of consecutive batches of equal length in one block of memory.
 
     Attributes:
         whole: The whole block: the rows of these batches, and of other batches before and after them.
@@ -61,7 +61,7 @@ class Batches:
     lasting: bool = False
 
     def batch(self, number: int) -> TensorBatch:
-        """Return one of these batches, numbered from 0."""
+        """Return the batch at index ``number`` of this range, counted from 0."""
         if self.of == 1:
             return self.whole
         rows = batch_size(self.whole.features) // self.of
@@ -83,7 +83,7 @@ class WeightsAndFeatures(NamedTuple):
 
 
 def weight_arguments(weights: Any) -> tuple[Any, ...]:
-    """Return the arguments that follow the labels in calls of a head's loss and metrics.
+    """Return what a head's loss and metrics take after the labels: weights and, if the loss needs them, features.
 
     Args:
         weights: ``weights`` of a `TensorBatch`.
@@ -92,7 +92,7 @@ def weight_arguments(weights: Any) -> tuple[Any, ...]:
 
 
 class HostTransform:
-    """Preparation of raw columns on the CPU, in the input thread: feature transform, weights and labels.
+    """Preparation of a batch's raw columns on the CPU: transformed features, weights and labels.
 
     Args:
         transform: The part of the feature columns that runs here, or None to leave the features unchanged.
@@ -130,7 +130,7 @@ class HostTransform:
 
     @property
     def required(self) -> dict[str, pa.DataType | None] | None:
-        """Raw columns to read, with the type to convert each to; None to read all columns without a conversion."""
+        """Names of the raw columns to read, with the Arrow type to convert each to; None to read all, unconverted."""
         if self._transform is None:
             return None
         required: dict[str, pa.DataType | None] = dict(self._transform.required)
@@ -142,7 +142,7 @@ class HostTransform:
 
     @property
     def list_padding(self) -> dict[str, int]:
-        """Padding value by raw column, for columns that are lists of ids.
+        """Padding value of each raw column that contains lists of ids, by the name of the column.
 
         If a `map` of the input takes batches, lists are padded to one length for it, before the feature columns process
         them. The padding value is -1, which feature columns treat as a missing id.
@@ -153,14 +153,14 @@ class HostTransform:
 
     @property
     def missing(self) -> dict[str, int]:
-        """Value that replaces a missing integer, by raw column; only for columns that define such a value."""
+        """Value that replaces missing integers, by the name of the raw column; only of columns with such a value."""
         features = {} if self._transform is None else self._transform.raw_features
         there = {name: feature.missing for name, feature in features.items()}
         weights = set(self._weight_columns.values())
         return {name: value for name, value in there.items() if value is not None and name not in weights}
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Return the arrays that the module reads, and the labels in the form that the head takes."""
+        """Return the prepared features of a batch, and its labels in the form that the head takes."""
         if self.note is not None:
             note, self.note = self.note, None
             note(features)
@@ -190,7 +190,7 @@ class HostTransform:
 
 
 def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None) -> TensorBatch:
-    """Convert one batch to tensors on a device; arrays of strings are not converted.
+    """Return one batch as tensors on a device; arrays of strings stay numpy arrays.
 
     Args:
         features: Features as a Dataset yields them.
@@ -229,7 +229,7 @@ def batch_size(features: Any) -> int:
 def _check_columns(
     columns: Any, dtype: torch.dtype, what: str, *, column: str | None = None, label: str | None = None
 ) -> None:
-    """Raise a `RowError` if a number in nested columns is too large for a dtype and would become infinite."""
+    """Raise a `RowError` if a number in a column, or in a dict or tuple of columns, is too large for a dtype."""
     if isinstance(columns, Mapping):
         for key, one in columns.items():
             name = {"label" if what == "label" else "column": str(key)}
@@ -257,7 +257,7 @@ def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype == object or value.dtype.kind in "SUM":
             return value
-        # Copy read-only memory, which Arrow's arrays have: torch has no read-only tensors.
+        # Arrow's arrays are read-only. Copy them, because torch has no read-only tensors.
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, Tensor) and device.type != "cpu":
         if device.type == "cuda":
@@ -270,7 +270,7 @@ def _tensor(value: Any, device: torch.device) -> Any:
 def _even_lists(labels: Column) -> Column:
     """Return labels that are lists of equal length as an array, and other labels unchanged.
 
-    A head does this itself, so this is for models without one.
+    This is for models without a head; a head converts its labels itself.
     """
     if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
         return as_matrix(labels, None)
@@ -318,7 +318,7 @@ _NO_LABELS = object()
 
 @contextmanager
 def noting_batch(module: nn.Module, features: Any, labels: Any = _NO_LABELS) -> Iterator[None]:
-    """If the body raises an error, add a note to it: which module failed, and the shapes and dtypes of its batch.
+    """Add a note to an error from the body: which module failed, and the shapes and dtypes of its batch.
 
     The type and the message of the error do not change. Errors of this package get no note, because their messages are
     written for the user already.

@@ -1,4 +1,4 @@
-"""One evaluation: the metrics of a model on an input."""
+"""Evaluation of a model: compute its metrics on the batches of an input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROGRESS_LINES = 10
 
 
 class EvaluationResult(dict[str, float]):
-    """Metrics by name.
+    """Results of one evaluation: a dict from the name of a metric to its value.
 
     Attributes:
         batches: Number of batches that the metrics were computed from; if there were none, all metrics are 0.
@@ -102,7 +102,7 @@ def run_evaluation(
 def _evaluate_batches(
     model: Model, dataset: Dataset, scores: Scores, steps: int | None, context: RunContext, schedule: HookSchedule
 ) -> None:
-    """Compute batches and add them to the scores, one at a time or several at once; see `BatchFusion`."""
+    """Run the model on the batches of an input, and add their losses and metrics to ``scores``."""
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
@@ -133,18 +133,17 @@ def _evaluate_batches(
 
 
 def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
-    """Write the metrics and the checkpoint's path as summaries, and log them."""
+    """Write the metrics of an evaluation and the path of its checkpoint as summaries, and log them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
-        # Write the path before the metrics. If this process is killed between the two, a reader finds a path without
-        # metrics, but never metrics whose checkpoint is unknown.
+        # Write the path first. If this process is killed before the metrics, no metrics are without a checkpoint path.
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
         write_results(events, results)
 
 
 def write_results(events: EventWriter, results: EvaluationResult) -> None:
-    """Write the metrics as summaries, and log them.
+    """Write the metrics of an evaluation as summaries, and log them.
 
     An empty evaluation is not written: its loss of 0 would look like the best one in TensorBoard.
     """

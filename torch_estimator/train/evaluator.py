@@ -23,7 +23,7 @@ from torch_estimator.train.random_state import drawing_alike, isolated
 
 
 class CheckpointEvaluator:
-    """Evaluates checkpoints of one model directory; uses the same model object for consecutive evaluations.
+    """Evaluator of the checkpoints of one model directory. Consecutive evaluations reuse one model object.
 
     Args:
         builder: Builds the model.
@@ -59,8 +59,7 @@ class CheckpointEvaluator:
             if share is not None:
                 agreed, seed = share.agree_on_source(self.relative(path), torch.initial_seed())
                 path = agreed if agreed is None or "/" in agreed else files.join(self._model_dir, agreed)
-                # Use the first process's seed everywhere. Every process must shuffle the input in the same order,
-                # because each then evaluates its own part of that order.
+                # Use the first process's seed, because every process must shuffle the input in the same order.
                 stack.enter_context(drawing_alike(seed))
             checkpoint = self._builder.restore(model, path, self._model_dir)
             if share is not None and not is_in_job:
@@ -91,7 +90,7 @@ class CheckpointEvaluator:
         hooks: Sequence[Hook],
         eval_dir: str,
     ) -> tuple[Model, EvaluationResult]:
-        """Evaluate weights that are in memory, without a checkpoint.
+        """Evaluate weights that are in memory, without reading or writing a checkpoint.
 
         Args:
             model: The model that the previous call returned, or None.
@@ -120,9 +119,9 @@ class CheckpointEvaluator:
         return model, results
 
     def request(self, spec: EvalSpec, path: str | None) -> str | None:
-        """Return a request to evaluate, as JSON, for `evaluate_with_chief` in the job's other processes.
+        """Return the text by which the chief asks the other processes to share an evaluation, or None if they cannot.
 
-        Returns None if the evaluation is not one of `specs`, because the other processes do not know it then.
+        They cannot if the evaluation is not one of `specs`, because then it does not exist in the other processes.
         """
         known = [(one.name, one.input_fn, one.steps, one.hooks) for one in self.specs]
         if (spec.name, spec.input_fn, spec.steps, spec.hooks) not in known:
@@ -130,7 +129,7 @@ class CheckpointEvaluator:
         return json.dumps([spec.name, self.relative(path)])
 
     def evaluate_with_chief(self, share: EvaluationShare, request: str) -> None:
-        """Run this process's part of an evaluation that the chief has asked for by `request`."""
+        """Run this process's part of an evaluation, after the chief has sent the result of its method `request`."""
         name, path = json.loads(request)
         specs = [one for one in self.specs if one.name == name]
         if not specs:
@@ -139,7 +138,7 @@ class CheckpointEvaluator:
         self.evaluate(specs[0], path, share, is_in_job=True)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return the directory for the summaries of the evaluations with the name ``name``."""
+        """Return the directory for the summaries of the evaluation that is called ``name``."""
         return files.join(self._model_dir, f"eval_{name}" if name else "eval")
 
     def forget_model(self) -> None:
@@ -147,20 +146,18 @@ class CheckpointEvaluator:
         self._model = None
 
     def relative(self, path: str | None) -> str | None:
-        """Return the checkpoint's path in a form that other processes can use.
+        """Return the path of a checkpoint for other processes, even if they have another path to the model directory.
 
-        Their path of the model directory may differ from this process's path.
-
-        For a checkpoint in the model directory this is its name; for any other it is the absolute path.
+        The result is the name of a checkpoint in the model directory, and the absolute path of any other checkpoint.
         """
         if path is None or files.parent(path) == files.as_url(self._model_dir):
             return path and files.basename(path)
         return os.path.abspath(files.as_url(path)) if files.is_local(path) else path
 
     def _model_for(self, path: str | None) -> Model:
-        # Reuse the model of the previous evaluation, except in two cases. If `model_fn` returned the same module for
-        # training later, evaluating it would change the training, so build another. Without a checkpoint, build a new
-        # model to draw new initial weights. Building a model can take longer than an evaluation.
+        # Reuse the model of the previous evaluation, because building a model can take longer than an evaluation.
+        # But build a new model if training uses the same module now, since an evaluation would change the training.
+        # Also build a new model if there is no checkpoint, to draw new initial weights.
         trained = self._builder.trained.reference
         if self._model is not None and trained is not None and trained() is self._model.module:
             self._model = None

@@ -10,7 +10,7 @@ from torch_estimator.errors import InvalidValueError
 
 
 def check_leaves(loss: Tensor, module: nn.Module) -> None:
-    """Check that a loss depends on no parameters other than the module's, except frozen ones.
+    """Check that every parameter that a loss depends on belongs to the trained module or is frozen.
 
     Any other parameter would neither be updated nor saved in checkpoints. This happens easily with
     `Estimator.from_module`, which trains a copy of the module that it is given: a penalty in the loss that reads the
@@ -25,8 +25,8 @@ def check_leaves(loss: Tensor, module: nn.Module) -> None:
     """
     known = set(module.parameters())
     for leaf in _leaves(loss):
-        # Skip parameters without memory. With FullyShardedStrategy, the graph has the gathered form of each parameter,
-        # which is not in `known` and whose memory is freed after the forward pass.
+        # Skip parameters without memory. With FullyShardedStrategy, the graph contains gathered copies of parameters
+        # instead of the parameters in `known`. The memory of these copies is freed after the forward pass.
         if isinstance(leaf, nn.Parameter) and leaf not in known and leaf.untyped_storage().size():
             raise InvalidValueError(
                 f"The loss depends on a parameter of shape {list(leaf.shape)} that is not one of the trained module's, "

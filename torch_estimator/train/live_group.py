@@ -17,8 +17,8 @@ class LiveGroup:
     """View of an optimizer's parameter group, from which a training step reads the settings.
 
     A step in Python reads the group itself. In a compiled step, every number that was read while it was traced is a
-    constant, so another value would need another compilation. Therefore settings that often change are given to it as
-    scalar tensors: the learning rate, the weight decay, and the momentum if one of torch's schedules cycles it.
+    constant, so another value would need another compilation. Therefore a compiled step gets settings that often change
+    as scalar tensors: the learning rate, the weight decay, and the momentum if one of torch's schedules cycles it.
 
     Args:
         group: The group of the optimizer. Schedules and hooks may change its numbers between steps.
@@ -41,7 +41,7 @@ class LiveGroup:
         self._fixed: tuple[Any, ...] = ()
 
     def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether the optimizer still has this group; ``load_state_dict`` replaces the groups."""
+        """Return whether this group still belongs to the optimizer; ``load_state_dict`` makes new groups."""
         return any(group is self._group for group in optimizer.param_groups)
 
     def numbers(self) -> list[float]:
@@ -49,19 +49,19 @@ class LiveGroup:
         return [float(_read(self._group, key)) for key in self._moving()]
 
     def holds_tensors(self) -> bool:
-        """Return whether the user has made a tensor of a setting that is expected to be a changing number."""
+        """Return whether the user has set the learning rate, weight decay, momentum or betas to a tensor."""
         return any(isinstance(_read(self._group, key), Tensor) for key in self.MOVING if key in self._group)
 
     def use_tensors(self) -> list[Tensor]:
-        """Put tensors in the place of numbers into `values`; return the tensors in the order of `numbers`."""
+        """Replace numbers in `values` by scalar tensors; return the tensors in the order of the method `numbers`."""
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
         self._filled, self._fixed = self.numbers(), self.fixed()
         self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)
         for key, tensor in zip(self._moving(), self._tensors, strict=True):
-            # Only the first of the two betas becomes a tensor, because schedules cycle only that one. The second stays
-            # a Python number: with a float32 tensor, 1 - 0.999 would be off by 1e-5.
+            # Only the first beta becomes a tensor, because schedules cycle only the first one.
+            # The second beta stays a Python number: with a float32 tensor, 1 - 0.999 would be off by 1e-5.
             self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
         return self._tensors
 
@@ -78,7 +78,7 @@ class LiveGroup:
             self._filled = numbers
 
     def fixed(self) -> tuple[Any, ...]:
-        """Return the keys of the settings that are tensors in a compiled step, then all settings that are constants."""
+        """Return what a compiled step takes as constant: which settings are tensors, and the values of the rest."""
         moving = self._moving()
         return tuple(moving), *(
             (key, value[1:] if key == "betas" and key in moving else value)
@@ -88,8 +88,8 @@ class LiveGroup:
 
     def _moving(self) -> list[str]:
         """Return the keys of the settings that become tensors in a compiled step, in the order of `numbers`."""
-        # The momentum is included only if a schedule cycles it; such a schedule adds ``max_momentum`` to the group. A
-        # weight decay of 0 stays a constant, because optimizers then skip a part of the update.
+        # Include the momentum only if a schedule cycles it. Such a schedule adds ``max_momentum`` to the group.
+        # A weight decay of 0 stays a constant, because optimizers then skip a part of the update.
         cycled = _CYCLED if "max_momentum" in self._group else ()
         decay = ("weight_decay",) if self._group.get("weight_decay") else ()
         wanted = ("lr", *decay, *cycled)
@@ -97,6 +97,6 @@ class LiveGroup:
 
 
 def _read(group: Group, key: str) -> Any:
-    """Return the number of a setting; for a pair of betas it is the first one."""
+    """Return the value of a setting; of a pair of betas, return the first."""
     value = group[key]
     return value[0] if key == "betas" else value

@@ -21,7 +21,7 @@ _MOST_UNSEEN = 50
 
 
 class StopReason(Enum):
-    """Why training ended."""
+    """Reason why training ended, with its text for the log."""
 
     LAST_STEP = "the last step was reached"
     END_OF_INPUT = "the input ended"
@@ -34,7 +34,7 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The step at which training ended, and the reason."""
+    """The global step at which training ended, the number of steps it took, and why it ended."""
 
     global_step: int
     steps_taken: int
@@ -42,23 +42,23 @@ class TrainingResult:
 
 
 class Steps(Protocol):
-    """Takes the steps of a training, each with the next batches of its input."""
+    """Protocol of the object that takes training steps on the next batches of the input."""
 
     @property
     def steps_per_call(self) -> int:
-        """Number of steps for which one call of `take` is fastest."""
+        """Number of steps to take in one call of `take` for the best speed."""
 
     def stops(self, context: RunContext) -> bool:
-        """Return whether to end training before the next step."""
+        """Return whether training must end now; the loop asks this before each call of `take`."""
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take up to `most` steps and return their losses; stop after a loss of NaN or infinity.
+        """Train on the next batches for up to `most` steps and return the losses; stop after a loss of NaN or infinity.
 
         The result is empty only if no step was taken, because the input or the whole training has ended.
         """
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
+        """Make the next step check whether the model or the optimizers have changed; called after a user's hook."""
 
 
 def run_training(
@@ -68,11 +68,11 @@ def run_training(
     last_step: int | None,
     hooks: Sequence[Hook],
 ) -> TrainingResult:
-    """Train until ``last_step``, the end of the input, or until a hook or a signal asks to stop.
+    """Train until ``last_step`` or the end of the input, or until a hook or a signal asks to stop.
 
     Args:
         steps: Takes the steps.
-        context: State of the run. It has the global step to start from, which is updated after every step.
+        context: State of the run. Its global step is the step to start from, and is updated after every step.
         last_step: Global step to stop at, or None.
         hooks: The hooks, called in this order. Only for ``end``, the hook that saves the last checkpoint comes first.
 
@@ -125,10 +125,10 @@ def run_training(
 
 
 class _ForeignHooks:
-    """Finds out which hooks run code of the user, which may change the model or the optimizers."""
+    """Record of which hooks run code of the user. Such code may change the model or the optimizers."""
 
     def __init__(self) -> None:
-        # Examine each hook only once. Examining takes time in proportion to what the hook holds, which may be a list
+        # Examine each hook only once, because this searches the hook's attributes. One of the attributes may be a list
         # that grows with every step.
         self._known: dict[int, bool] = {}
 
@@ -144,7 +144,7 @@ class _ForeignHooks:
 
 
 def _runs_foreign_code(hook: Hook) -> bool:
-    """Return whether the user has written a hook, or a function or listener that the hook calls."""
+    """Return whether a hook's class, or a function or listener that the hook calls, is from outside this package."""
     held: list[Any] = []
     for value in vars(hook).values():
         several = value.values() if isinstance(value, dict) else value
@@ -155,7 +155,7 @@ def _runs_foreign_code(hook: Hook) -> bool:
 
 
 class _LossWatch:
-    """Detects losses that are NaN or infinite.
+    """Detector of losses that are NaN or infinite.
 
     On a CPU it checks every loss at once. On a GPU, reading a loss waits for the device, so losses are collected and
     checked together: before hooks are called, and every `_MOST_UNSEEN` steps.
@@ -166,7 +166,7 @@ class _LossWatch:
         self._unseen: list[Tensor] = []
 
     def sees_damage(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
-        """Return whether one of the losses up to now is NaN or infinite; if so, `end_for_loss` logs or raises it.
+        """Return whether a loss up to now is NaN or infinite; if so, log that training ends, or raise an error.
 
         Args:
             losses: Losses of the last steps.

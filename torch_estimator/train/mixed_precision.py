@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def in_bfloat16(loss_fn: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
-    """Return a loss function that runs `loss_fn` under autocast.
+    """Return a loss function that calls `loss_fn` under autocast to bfloat16.
 
     The module's outputs are converted back to float32 before the loss reads them, because the 8 bits of precision of
     bfloat16 are too few for the logarithm of a probability. Parameters and their gradients always stay float32.
@@ -35,8 +35,7 @@ def _in_float32(outputs: Any) -> Any:
     if type(outputs) is dict:
         return {key: _in_float32(value) for key, value in outputs.items()}
     if isinstance(outputs, MutableMapping):
-        # Copy the mapping instead of making a dict: its class is the user's or a library's, such as transformers'
-        # ModelOutput, and the loss may read its attributes.
+        # Copy the mapping instead of making a dict, because the loss may read attributes of, say, a ModelOutput.
         outputs = copy.copy(outputs)
         for key in outputs:
             outputs[key] = _in_float32(outputs[key])

@@ -42,7 +42,7 @@ _PREFETCHED_BATCHES = 8
 
 
 class Model:
-    """The model that a ``model_fn`` describes, ready to run.
+    """Model made from the `EstimatorSpec` of a ``model_fn``: the module on its device, its head, and its batches.
 
     Args:
         spec: The `EstimatorSpec` that the ``model_fn`` returned.
@@ -71,7 +71,7 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         self._floating = floating_dtype(self.module)
-        # All iterators share one transform, because the cache of a Dataset holds batches that were made with it.
+        # Use one transform for all iterators, because a Dataset's cache contains batches that the transform prepared.
         self._host = HostTransform(
             spec.transform,
             spec.head,
@@ -87,7 +87,7 @@ class Model:
         self._seen = seen
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
-        """Return an iterator over the batches of ``dataset``, which are prepared in an input thread if that is safe."""
+        """Return an iterator over the batches of ``dataset`` as tensors; a thread reads ahead if that is safe."""
         # Do not prefetch if the input runs code of the user. That code may draw from torch's random generator, as the
         # training step does. In two threads, chance would decide which of them draws first.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
@@ -101,7 +101,7 @@ class Model:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(batch.features))
 
     def _on_device(self, batch: Batch) -> TensorBatch:
-        """Move a batch to the model's device, and convert floating features to the dtype of the model's parameters."""
+        """Return a batch as tensors on the model's device, with floating features in the dtype of the parameters."""
         features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
         tensors = to_tensors(features, batch.labels, self.device, self._floating)
         return tensors if self._host.wants_raw else tensors._replace(raw=None)
@@ -111,7 +111,7 @@ class Model:
         return self.head.loss(module(features), labels, *weight_arguments(weights))  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
-        """Call the spec's optimizer factory.
+        """Call the user's optimizer factory; return the optimizers and learning-rate schedules that it makes.
 
         Raises:
             InvalidTypeError: The factory returns something other than optimizers and schedules around them, or it does
@@ -127,11 +127,11 @@ class Model:
         return optimizers_and_schedules(_made(self.spec.optimizer, named))
 
     def variables(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by their names in checkpoints, without copying them."""
+        """Return the module's parameters and buffers by their names in checkpoints, without copying them."""
         return named_variables(self.module)
 
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-        """Return everything of the model that checkpoints contain and that is not a tensor, as values for JSON."""
+        """Return what checkpoints store of the model apart from tensors, as values that JSON can represent."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if passing := non_persistent_names(self.module):
             state[_NON_PERSISTENT] = sorted(passing)
@@ -144,7 +144,7 @@ class Model:
         return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Copy a checkpoint into the module and, if given, the optimizers.
+        """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given.
 
         Raises:
             CheckpointError: The checkpoint belongs to another model.
@@ -167,9 +167,9 @@ class Model:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
     def restore_carried(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint's optimizer state into the optimizer that the module itself holds, as a Keras model does.
+        """Copy a checkpoint's optimizer state into the optimizer that is a part of the module, as in a Keras model.
 
-        If that optimizer is of another kind than the one the checkpoint was trained with, it does not change.
+        Nothing is copied if the checkpoint was trained with another kind of optimizer.
 
         Raises:
             CheckpointError: The state of the optimizer has other shapes than the state in the checkpoint.
@@ -179,7 +179,7 @@ class Model:
             restore_slots(self.module, optimizers, checkpoint.slots)
 
     def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
-        """Return the model's variables and a checkpoint, without ``persistent=False`` buffers that only one side has.
+        """Return the model's variables and a checkpoint, without non-persistent buffers that only one of them has.
 
         Such a buffer also counts as missing if its shapes differ: a module may create or resize it while it runs.
         """
@@ -194,7 +194,7 @@ class Model:
         return variables, dataclasses.replace(checkpoint, variables=without(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
-        """Copy variables by name into the module.
+        """Copy parameters and buffers from memory into those of the same names in the module.
 
         Raises:
             CheckpointError: ``source`` lacks a variable of the model, or has it in another shape.
@@ -209,7 +209,7 @@ class Model:
             _copy(given.variables, variables)
 
     def warm_start(self, checkpoint: Checkpoint, settings: WarmStartSettings) -> None:
-        """Copy weights of another job into the module, but neither its global step nor its optimizer state.
+        """Copy weights from another job's checkpoint into the module, but not the global step or the optimizer state.
 
         Raises:
             CheckpointError: The checkpoint lacks a variable that is to be copied, or has it in another shape.
@@ -242,8 +242,7 @@ def _made(optimizer: Any, named: list[tuple[str, nn.Parameter]]) -> Any:
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
-        # The traceback ends here, so the error is not from inside the factory: it was called with too many or too few
-        # arguments.
+        # The traceback ends in this function, so the call itself failed: the factory takes other arguments.
         raise InvalidTypeError(f"optimizer cannot be called with the module's parameters: {error}.") from error
 
 
@@ -269,7 +268,7 @@ def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
 
 
 class LossBuffers:
-    """Buffers of a loss module that training changes, such as a running mean, for saving and restoring them.
+    """Saving and restoring of a loss module's buffers that training changes, such as a running mean.
 
     Buffers that never change, such as class weights, are not saved: a resumed run uses those of its program, which the
     user may have edited.
@@ -283,7 +282,7 @@ class LossBuffers:
         self._initial = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
 
     def state(self) -> dict[str, Any]:
-        """Return the buffers that have changed as values that JSON can represent; `restore` reads them."""
+        """Return the buffers that have changed, as values that JSON can represent."""
         return {
             name: [str(buffer.dtype), list(buffer.shape), _text(buffer)]
             for name, buffer in self._loss.named_buffers()
@@ -291,7 +290,7 @@ class LossBuffers:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Copy the result of `state` into the buffers; those of another dtype or shape do not change."""
+        """Copy a saved result of `state` into the buffers. A buffer of another dtype or shape does not change."""
         for name, buffer in self._loss.named_buffers():
             dtype, shape, text = saved.get(name, ("", [], ""))
             if (dtype, shape) == (str(buffer.dtype), list(buffer.shape)):

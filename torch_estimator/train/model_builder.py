@@ -34,14 +34,14 @@ ModelFn = Callable[..., EstimatorSpec]
 
 
 class TrainedModule:
-    """Weak reference to the module of the last training; shared by an Estimator and those derived from it."""
+    """Weak reference to the module that was trained last. An Estimator shares it with Estimators derived from it."""
 
     def __init__(self) -> None:
         self.reference: weakref.ref[torch.nn.Module] | None = None
 
 
 class ModelBuilder:
-    """Builds the models of one Estimator.
+    """Builder of the models of one Estimator.
 
     Args:
         model_fn: The user's function.
@@ -66,7 +66,7 @@ class ModelBuilder:
         self.seen = seen
 
     def spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
-        """Call the ``model_fn``.
+        """Call the ``model_fn`` and return its `EstimatorSpec`.
 
         Raises:
             InvalidValueError: The function returns something other than an `EstimatorSpec`.
@@ -85,7 +85,7 @@ class ModelBuilder:
         restored: bool = False,
         moved: bool = True,
     ) -> Model:
-        """Build a model.
+        """Call the ``model_fn`` and return the model that it describes.
 
         Args:
             mode: What the model is for.
@@ -101,25 +101,24 @@ class ModelBuilder:
         logger.info("Done calling model_fn.")
         in_module = set(spec.module.modules())
         for table, draw in left_at_zero.items():
-            # Draw the initial values after all if the table is outside of the module, for instance in the loss. A
-            # checkpoint contains only the tables of the module.
+            # Draw the initial values of tables outside of the module, because checkpoints do not contain these tables.
             if table not in in_module:
                 draw()
         return Model(self._apart_from_training(spec), device, moved=moved, seen=self.seen)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
-        """Call an ``input_fn``.
+        """Call an ``input_fn`` and return its data as a Dataset; each replica on a machine gets a part of the batches.
 
         Args:
             input_fn: The user's function.
             mode: What the data is for.
             config: The settings that the function is called with.
-            task: Place of this process among those that share the input; None if this process reads all of it.
+            task: Rank of this process among the processes that share the input; None if this process reads all of it.
         """
         size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
         in_sync = 1 if task is None or task.num_ps else size
-        # Replicas on one machine share one input pipeline, and `divided` gives each replica its part of the batches. In
-        # a cluster, each process has a pipeline of its own.
+        # Replicas on one machine all call the same input_fn, and `divided` gives each replica its part of the batches.
+        # In a cluster, each process has its own input pipeline.
         shared = task is not None and task.type == REPLICA
         pipelines, pipeline = (1, 0) if shared else (size, rank)
         context = InputContext(num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=in_sync)
@@ -148,7 +147,7 @@ class ModelBuilder:
         return checkpoint
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
-        """Return the spec with a copy of its module if that module is the one being trained.
+        """Return the spec. If its module was given to the last training, replace the module by a copy.
 
         A ``model_fn`` may return the same module in every mode. An evaluation works on a copy then, so that it does not
         change the training.

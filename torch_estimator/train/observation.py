@@ -24,7 +24,7 @@ _Hooks = dict[int, Any]
 
 @contextmanager
 def observed(context: RunContext) -> Iterator[None]:
-    """If a hook has asked for it, record the summaries that the model makes in the body.
+    """While the body runs, record the model's summaries in ``context.summaries`` if a hook has set ``context.observe``.
 
     This is for steps that run in Python; compiled steps need an `Observer`.
     """
@@ -36,7 +36,7 @@ def observed(context: RunContext) -> Iterator[None]:
 
 
 class Observer:
-    """Runs extra forward passes of a module.
+    """Extra forward passes of a module in Python, for hooks that observe a compiled model.
 
     Args:
         module: The module. Forward hooks that are registered on it now count as a part of the model. Hooks that are
@@ -67,9 +67,9 @@ class Observer:
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Remove observers (forward hooks that were registered later) while the body runs.
+        """While the body runs, remove forward hooks that were registered after this object was made.
 
-        A compiled step would otherwise depend on them, and be compiled again for each of them.
+        A compiled step would otherwise depend on these hooks, and be compiled again for each of them.
         """
         added: list[tuple[_Hooks, _Hooks]] = []
         for hooks in _hooks_of(self._module):
@@ -87,7 +87,7 @@ class Observer:
 
     @contextmanager
     def _tensors_restored(self, others: Sequence[Tensor]) -> Iterator[None]:
-        """Restore the parameters and other tensors that the body has changed.
+        """Undo the changes that the body makes to parameters and to the tensors in `others`.
 
         Some models change parameters in their forward pass, such as a teacher that follows a student. Copying all
         parameters for each pass would take too long, so only those that the first pass changes are copied later.
@@ -106,7 +106,7 @@ class Observer:
                     one.copy_(copied)
 
     def _all_tensors(self, others: Sequence[Tensor]) -> list[Tensor]:
-        """Return all parameters and `others`, except large tables, which only the update of a step changes."""
+        """Return all parameters and `others`, except embedding tables. A forward pass never changes these tables."""
         every = {id(one): one for one in (*self._module.parameters(), *others)}
         return [one for one in every.values() if one not in self._tables]
 

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules of a training: made by the user's factory, saved and restored."""
+"""Optimizers and learning-rate schedules that the user's factory makes, and saving and restoring of their state."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ class Schedules:
         return iter(self._schedulers)
 
     def go_to(self, global_step: int) -> None:
-        """Advance new schedules to a global step."""
+        """Advance new schedules from their first step to a global step."""
         for _ in range(global_step):
             self.advance()
 
     def advance(self) -> None:
-        """Advance by one step.
+        """Advance every schedule by one training step.
 
         Raises:
             InvalidValueError: A schedule has come to its end.
         """
         for scheduler in self._schedulers:
-            # Suppress a warning: torch expects a call of `optimizer.step` before that of `scheduler.step`, but
-            # `TrainStep` updates parameters without it.
+            # Keep torch from warning that `optimizer.step` was not called: `TrainStep` updates parameters without it.
             scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             try:
                 scheduler.step()
@@ -64,7 +63,7 @@ class Schedules:
 
 
 def optimizers_and_schedules(made: object) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
-    """Return the optimizers and schedules that an optimizer factory made.
+    """Return the optimizers, and the schedules around them, in the result of an optimizer factory.
 
     Args:
         made: What the factory returned: an optimizer, a schedule around one, or a list of these.
@@ -106,7 +105,7 @@ NUMBERS = "optimizer_numbers"
 
 
 class OptimizerNumbers:
-    """Numbers and strings of optimizers that training may change: settings of groups, and non-tensor state like counts.
+    """Saving and restoring of optimizers' numbers and strings: settings of parameter groups, and state such as counts.
 
     `restore` sets a changed setting only if its initial value in this run equals the one in the saved run. Otherwise
     the user has edited the program and wants the new value. Settings that a schedule changes are neither saved nor
@@ -121,7 +120,7 @@ class OptimizerNumbers:
         self._initial = [[_settings(group) for group in one.param_groups] for one in optimizers]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the state and the changed settings of all optimizers as values that JSON can represent."""
+        """Return the optimizers' non-tensor state and changed settings, as values that JSON can represent."""
         return [
             {
                 _STATE: {str(place): numbers for place, numbers in enumerate(map(_plain, _slots(one))) if numbers},
@@ -134,7 +133,7 @@ class OptimizerNumbers:
         ]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Restore the result of `state`, as far as the optimizers still have these parameters and settings."""
+        """Restore a result of `state`. Values of parameters and settings that no longer exist are ignored."""
         for one, begun, its in zip(self._optimizers, self._initial, saved, strict=False):
             for place, slots in enumerate(_slots(one)):
                 slots.update(its[_STATE].get(str(place), {}))

@@ -1,4 +1,4 @@
-"""Predictions of an input, computed lazily."""
+"""Prediction: run a model on the batches of an input, one after the other, as the caller reads the results."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _tensor(key: object, value: object) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    # numpy has no bfloat16.
+    # Convert bfloat16 to float32, because numpy has no bfloat16.
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 

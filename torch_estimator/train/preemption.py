@@ -27,7 +27,7 @@ class Preempted(SystemExit):
 
 @contextmanager
 def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
-    """Make SIGTERM and the first Ctrl-C in the body end training after the current step; see `on_stop_signals`.
+    """While the body runs, let SIGTERM and the first Ctrl-C end training after the current step.
 
     Args:
         context: State of the training run.
@@ -53,12 +53,12 @@ def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
 
 
 def stop_signal(context: RunContext) -> str:
-    """Return the name, for log lines, of the signal that has asked the process to end."""
+    """Return the name of the signal that has asked the process to end, for log lines."""
     return "Ctrl-C" if context.interrupted else "SIGTERM"
 
 
 def checking_preemption(context: RunContext) -> Callable[[str, float, float], None]:
-    """Return a function that limits waiting for other processes after a signal has asked this process to end.
+    """Return a function that limits how long this process waits for other processes after a stop signal.
 
     A process group calls the function again and again while it waits: ``check(whom, since, secs)``. The arguments are
     the description of the other process, the time at which waiting began (`time.monotonic`), and how many seconds the

@@ -18,7 +18,7 @@ _SMOOTHING = 0.3
 
 
 class Screen:
-    """The last lines of the terminal that stderr is connected to, one line per owner.
+    """Status lines at the bottom of the terminal that stderr is connected to. Each progress bar owns one line.
 
     Every change is made by a single write, so that the terminal does not flicker.
     """
@@ -29,7 +29,7 @@ class Screen:
         self._lock = threading.RLock()
 
     def show(self, owner: object, line: str) -> None:
-        """Show the line of ``owner``, below the lines of earlier owners."""
+        """Set the text of the line of ``owner``. The line of a new owner is added at the bottom."""
         with self._lock:
             self._lines[owner] = line
             self._draw("")
@@ -41,7 +41,7 @@ class Screen:
             self._draw("")
 
     def print(self, text: str) -> None:
-        """Print lines above the lines that are shown."""
+        """Print ``text`` above the status lines."""
         with self._lock:
             self._draw(f"{text}\n")
 
@@ -53,7 +53,7 @@ class Screen:
 
 
 class _Above(logging.Handler):
-    """Log handler that replaces another one, and prints its lines above the lines of a screen."""
+    """Log handler that prints above a screen's status lines, in the format of the handler that it replaces."""
 
     def __init__(self, screen: Screen, original: logging.Handler) -> None:
         super().__init__(original.level)
@@ -70,7 +70,7 @@ class _Above(logging.Handler):
 
 @contextmanager
 def logged_above(screen: Screen, loggers: Sequence[logging.Logger]) -> Iterator[None]:
-    """Print the terminal output of ``loggers`` above the lines of ``screen`` while the body runs."""
+    """While the body runs, print the terminal output of ``loggers`` above the status lines of ``screen``."""
     replaced = [
         (logger.handlers, handler, _Above(screen, handler))
         for logger in loggers
@@ -92,7 +92,7 @@ _SCREEN = Screen()
 
 
 class ProgressBar:
-    """Progress bar that counts steps and shows some figures behind the bar; hidden if stderr is not a terminal.
+    """Progress bar that counts steps and shows figures such as the loss; hidden if stderr is not a terminal.
 
     While the bar is shown, log lines appear above it.
 
@@ -142,7 +142,7 @@ class ProgressBar:
 
     @property
     def due(self) -> bool:
-        """Whether the bar is shown and was last drawn a tenth of a second ago or earlier."""
+        """Whether the bar must be redrawn: it is visible and was last drawn 0.1 s ago or earlier."""
         return self.visible and self._clock() >= self._drawn + _REFRESH_SECS
 
     def move_to(self, step: int, **figures: str) -> None:
@@ -150,7 +150,7 @@ class ProgressBar:
 
         Args:
             step: Number of steps that are done.
-            figures: Text to show behind the bar, by name.
+            figures: Text to show after the bar, by name.
         """
         if not self.due:
             return

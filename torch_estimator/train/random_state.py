@@ -1,4 +1,4 @@
-"""State of random number generators: seeded, isolated, saved and restored."""
+"""Random number generators: seed them, and save and restore their state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def drawing_alike(seed: int) -> Iterator[None]:
 
 
 def random_state(*, cpu: bool = True) -> dict[str, Any]:
-    """Return the state of torch's random generators as values for JSON; if ``cpu`` is False, only of those on GPUs."""
+    """Return torch's random states as values that JSON can represent; if ``cpu`` is False, only those of GPUs."""
     state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())} if cpu else {}
     if torch.cuda.is_available():
         state["cuda"] = [_encode(one) for one in torch.cuda.get_rng_state_all()]
@@ -68,7 +68,7 @@ def random_state(*, cpu: bool = True) -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore a result of `random_state`; states of GPUs that this machine does not have are ignored.
+    """Set torch's random generators to a result of `random_state`; states of GPUs that do not exist are ignored.
 
     Raises:
         CheckpointError: The argument is not such a state.

@@ -19,8 +19,7 @@ from torch_estimator.train.observation import observed
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads
 
-# If processes exchange gradients in each step, the step has two parts, before and after the exchange. Each part has a
-# runner of its own.
+# Processes that exchange gradients run each step in two parts, before and after the exchange, with a runner for each.
 GRADIENTS = "gradients"
 """The part of a step before the exchange: from a batch to gradients."""
 
@@ -29,9 +28,9 @@ UPDATE = "update"
 
 
 class StepRunner:
-    """Takes the steps of one `TrainStep`, in Python or as compiled code.
+    """Base class of step runners: a runner takes training steps with one `TrainStep`, in Python or compiled.
 
-    A runner is a context manager. Its exit ends or leaves behind the compiler that it has started.
+    A runner is a context manager. On exit it stops the compilation that it has started, or lets it go on.
 
     Attributes:
         in_python: Set this to True to take steps in Python even if there is a compiled step.
@@ -41,7 +40,7 @@ class StepRunner:
 
     @property
     def steps_per_call(self) -> int:
-        """Number of steps for which one call of `take` is fastest.
+        """Number of steps to take in one call of `take` for the best speed.
 
         Many compiled steps are taken per call, so that the call itself costs little. Hooks and signals are handled
         between calls.
@@ -52,12 +51,12 @@ class StepRunner:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop a compilation that is running, or let it go on for later runs."""
+        """Stop the compilation that is running, if any, or let it go on for later runs."""
 
     def state(self) -> Any:
-        """Return values for JSON from which a resumed run decides for each batch as this run does: compiled or not.
+        """Return what a resumed run needs to compile the same steps as this run, as values that JSON can represent.
 
-        Equal decisions make the results of a resumed run equal bit for bit.
+        Then the results of the resumed run are equal bit for bit.
         """
 
     def take(self, batches: Batches, context: RunContext) -> Sequence[Tensor | float]:
@@ -65,17 +64,17 @@ class StepRunner:
         raise NotImplementedError
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since code of the user has run."""
+        """Make the next step check whether the model or the optimizers have changed; called after code of the user."""
 
     def refresh_settings(self) -> None:
-        """Make the next step read the optimizers' settings again, since a schedule outside of the step changed them."""
+        """Make the next step read the optimizers' settings again; called when a schedule has changed them."""
 
     def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
-        """Return whether the first of these batches would be taken as compiled code."""
+        """Return whether a compiled step is ready for the first of these batches."""
         return False
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
-        """Return a function that trains on one of these batches, by number, and returns the loss.
+        """Return a function that takes the index of a batch in ``batches``, trains on the batch, and returns its loss.
 
         Returns:
             None if `take` has to be used instead.
@@ -84,7 +83,7 @@ class StepRunner:
 
 
 class MakeRunner(Protocol):
-    """Type of functions that make the runner of a step."""
+    """Type of the function that makes a runner for a training step."""
 
     def __call__(
         self,
@@ -96,7 +95,7 @@ class MakeRunner(Protocol):
         last_step: int | None,
         part: str = "",
     ) -> StepRunner:
-        """Return a runner.
+        """Return a runner for ``step``.
 
         Args:
             step: The step to take.
@@ -109,13 +108,13 @@ class MakeRunner(Protocol):
 
 
 class EagerRunner(StepRunner):
-    """Takes steps in Python."""
+    """Runner that takes steps in Python, without compiled code."""
 
     def __init__(self, step: TrainStep) -> None:
         self._step = step
 
     def invalidate(self) -> None:
-        """Warn of parameters that were unfrozen, which has no effect; all other changes take effect by themselves."""
+        """Warn if parameters were unfrozen, because they are not trained. Other changes need no action."""
         self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:

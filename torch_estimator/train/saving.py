@@ -1,4 +1,4 @@
-"""Saving of a training: gets the state from its session, checks it, and passes it to the checkpoint writer."""
+"""Saving of checkpoints in training: collect the state, check that it is finite, and pass it to the writer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOOKS = "hooks"
 
 
 class TrainingSaver:
-    """Saves checkpoints of one training, for `CheckpointSaverHook`.
+    """Saver of the checkpoints of one training. `CheckpointSaverHook` decides when to save.
 
     Args:
         training: The training.
@@ -47,16 +47,16 @@ class TrainingSaver:
         self._session = session
 
     def prepare(self) -> None:
-        """Start to allocate the memory that checkpoints are copied to."""
+        """Start to allocate the memory that checkpoints are copied to, in the background."""
         training = self._training
         self.writer.prepare(_own(training.model.variables()), _own(training.slots()))
 
     def refresh(self, context: RunContext) -> None:
-        """Update the state to save and the global step from other processes; see `Session.refresh`."""
+        """Fetch the model, the optimizer state and the global step, if other processes hold them."""
         self._session.refresh(context)
 
     def save(self, step: int, *, wait: bool) -> None:
-        """Save the state between two steps.
+        """Save the current state of the training as the checkpoint of a global step.
 
         Args:
             step: The global step.
@@ -80,14 +80,14 @@ class TrainingSaver:
             self.writer.wait()
 
     def amend(self, step: int) -> None:
-        """If hooks have changed their states since the checkpoint of the last step was saved, update them there."""
+        """Update the hooks' states in the checkpoint of ``step``, if the states have changed since the save."""
         states = self._training.hook_states()
         if states != self._training.saved_state.get(_HOOKS, {}):
             self._training.saved_state = {**self._training.saved_state, _HOOKS: states}
             self.writer.amend(step, self._training.saved_state)
 
     def save_content(self, step: int, content: CheckpointContent) -> None:
-        """Save the given content as the checkpoint of a step, unless there is one already; return when it is complete.
+        """Save ``content`` as the checkpoint of ``step``, unless the step is saved already; return when it is complete.
 
         The chief calls this if it must end while it is waiting for other processes in the middle of a step. The content
         is then a copy of the state before that step.

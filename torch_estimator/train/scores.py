@@ -24,7 +24,7 @@ from torch_estimator.train.model import Model
 
 
 class Scores:
-    """The head's metrics, the metrics of `add_metrics`, and the mean of the batches' losses.
+    """Sums of one evaluation: metrics of the head, metrics of `add_metrics`, and the batches' losses.
 
     Several batches of equal length may be added at once. If the head treats every example independently, they are
     processed together; if not, they are split again.
@@ -75,7 +75,7 @@ class Scores:
         return last
 
     def add(self, outputs: Any, tensors: TensorBatch, batches: int) -> None:
-        """Add the metrics of batches whose losses were added by `add_losses`; the arguments are the same."""
+        """Update all metrics with one or more batches. Call this after `add_losses`, with the same arguments."""
         with _without_process_group():
             self._add(outputs, tensors, batches)
 
@@ -99,9 +99,9 @@ class Scores:
 
 @contextmanager
 def _without_process_group() -> Iterator[None]:
-    """Hide torch's process group from the body.
+    """Hide torch's process group while the body runs.
 
-    torchmetrics synchronizes its metrics in a process group, and would wait for processes that do not evaluate.
+    torchmetrics synchronizes metrics in a process group, and would wait for processes that do not evaluate.
     """
     if not (dist.is_available() and dist.is_initialized()):
         yield
@@ -124,7 +124,7 @@ def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[A
 
 
 class ExtraMetrics:
-    """The metric functions of `add_metrics`, each called with the arguments it names: labels, predictions, features.
+    """Metrics that the user added by `add_metrics`. A metric names its arguments: labels, predictions or features.
 
     Args:
         model: A model that was built for evaluation.
@@ -142,7 +142,7 @@ class ExtraMetrics:
         self.wants_raw = self.wanted and "features" in self._arguments
 
     def update(self, outputs: Any, batch: TensorBatch) -> None:
-        """Add a batch.
+        """Update all metrics with one batch.
 
         Args:
             outputs: Outputs of the module for the batch.
@@ -162,11 +162,11 @@ class ExtraMetrics:
         self._functions.update(arguments)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics."""
+        """Return the value of each metric, by name."""
         return self._functions.compute()
 
     def _predictions(self, outputs: Any) -> Mapping[str, Any]:
-        """Return predictions as `Estimator.predict` does, but numbers as tensors; strings are object arrays."""
+        """Return the predictions of `Estimator.predict` for a batch: numbers as tensors, strings as object arrays."""
         tensors: dict[str, Tensor] = on_host(self._head.predictions(outputs))
         decoded = self._head.decode({key: tensor.numpy() for key, tensor in tensors.items()})
         return {key: tensors[key] if key in tensors else as_tensor(array) for key, array in decoded.items()}

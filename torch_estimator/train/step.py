@@ -17,7 +17,7 @@ from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
 from torch_estimator.train.foreign_parameters import check_leaves
 from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.optimizers import Schedules
-from torch_estimator.train.row_update import Gathered, Mentions, RowUpdate
+from torch_estimator.train.sparse_update import Gathered, SparseGrad, SparseUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ class TrainStep:
         clippings = clippings_of(self.optimizers)
         shared = {one for clipping, clipped in clippings.items() if clipping.needs_share for one in clipped}
         self.tables = [
-            RowUpdate(table, optimizer, group, shared=optimizer in shared)
+            SparseUpdate(table, optimizer, group, shared=optimizer in shared)
             for table in module.modules()
             if isinstance(table, Table) and table.weight in by_parameter
             for optimizer, group in [by_parameter[table.weight]]
@@ -77,8 +77,7 @@ class TrainStep:
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
         self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
-        # Lists of gradients have the gradients of `dense` first, then those of `tables`. For each way of clipping, find
-        # the positions of its gradients in such a list.
+        # Each clipping gets the indices of its gradients among all gradients: first those of `dense`, then of `tables`.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
         self._clippings = [
             (clipping, [place for place, owner in enumerate(owners) if owner in clipped])
@@ -86,7 +85,7 @@ class TrainStep:
         ]
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        """Take one step; return the loss before it, detached."""
+        """Take one training step; return the batch's loss before the update, detached."""
         try:
             computed = self.compute(features, labels, weights)
         except RuntimeError as error:
@@ -99,20 +98,20 @@ class TrainStep:
         return self.finish(*computed)
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """Run the part of a step that can be compiled.
+        """Run the part of a step that can be compiled: all except optimizers of `torch.optim` and schedules.
 
         Returns:
             The loss, and the gradients for the optimizers of `torch.optim`. `finish` runs these optimizers, because
             their ``step`` cannot be part of a graph.
         """
-        loss, dense, mentions = self.differentiate(features, labels, weights)
+        loss, dense, sparse = self.differentiate(features, labels, weights)
         with torch.no_grad():
-            left = self.apply(dense, mentions)
+            left = self.apply(dense, sparse)
         return loss.detach(), left
 
     def differentiate(
         self, features: Any, labels: Any, weights: Tensor | None
-    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[SparseGrad | None]]:
         """Return the loss, the gradient of each parameter in `dense`, and the sparse gradient of each of `tables`.
 
         A gradient is None if the loss does not depend on the parameter.
@@ -128,7 +127,7 @@ class TrainStep:
             None if gradient is None else _readable(gradient, optimizer)
             for gradient, (optimizer, _) in zip(of_dense, self._dense_groups, strict=True)
         ]
-        return loss, dense, [update.mentions(gathered, of_rows) for update in self.tables]
+        return loss, dense, [update.sparse_gradient(gathered, of_rows) for update in self.tables]
 
     def check_loss(self, loss: Tensor) -> None:
         """Check that the loss depends on parameters of the module, and on no other parameters.
@@ -149,7 +148,7 @@ class TrainStep:
             self._is_checked = True
 
     def check_again(self) -> None:
-        """Make `check_loss` walk the whole graph of the next loss."""
+        """Make `check_loss` search the next loss for parameters outside of the module again."""
         self._is_checked = False
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
@@ -158,25 +157,25 @@ class TrainStep:
         optimizer.update(parameter, gradient, state, group.values)
         optimizer.advance(state, group.values)
 
-    def apply(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Tensor | None]:
+    def apply(self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]) -> list[Tensor | None]:
         """Clip the gradients that `differentiate` has returned, and update the parameters.
 
         Returns:
             The gradients for optimizers of `torch.optim`; see `compute`.
         """
-        given = self.clipped(dense, mentions)
+        given = self.clipped(dense, sparse)
         for update, gradient in zip(self.tables, given[len(dense) :], strict=True):
             if gradient is not None:
                 update.apply(gradient)
         return self._update_dense(given[: len(dense)])
 
-    def clipped(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Gradient | None]:
-        """Return the clipped gradients: those of `dense`, then those of `tables` with repeated rows added up."""
+    def clipped(self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]) -> list[Gradient | None]:
+        """Return all gradients clipped: those of `dense`, then those of `tables`, with repeated rows added up."""
         given = [
             *(None if gradient is None else Gradient(gradient) for gradient in dense),
             *(
                 None if touched is None else update.gradient(*touched)
-                for update, touched in zip(self.tables, mentions, strict=True)
+                for update, touched in zip(self.tables, sparse, strict=True)
             ),
         ]
         for clipping, places in self._clippings:
@@ -217,11 +216,11 @@ class TrainStep:
 
     @property
     def groups(self) -> list[LiveGroup]:
-        """The settings of all parameter groups."""
+        """Settings of the parameter groups of all optimizers."""
         return [group for _, group in self.owned_groups]
 
     def use_tensors(self, *, of_torch: bool) -> list[Tensor]:
-        """Turn the settings that may change into tensors, and return the tensors; see `LiveGroup.use_tensors`.
+        """Replace optimizer settings that may change, such as the learning rate, by tensors; return the tensors.
 
         Args:
             of_torch: Whether to do the same for optimizers of `torch.optim`.
@@ -234,12 +233,12 @@ class TrainStep:
         ]
 
     def scratch(self) -> list[Tensor]:
-        """Return the buffers that a step writes and that belong neither to the module nor to an optimizer."""
+        """Return the buffers that a step uses for temporary results, outside of the module and the optimizers."""
         return [tensor for update in self.tables for tensor in update.scratch]
 
     @contextmanager
     def recording(self, gathered: Gathered) -> Iterator[None]:
-        """Make the tables append each lookup in the body to `gathered`."""
+        """While the body runs, let tables with sparse updates append each of their lookups to `gathered`."""
         for update in self.tables:
             update.table.recorder = gathered
         try:
@@ -277,7 +276,7 @@ class TrainStep:
 
 
 def _readable(gradient: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
-    """Convert a sparse gradient, such as ``nn.Embedding`` makes, to a dense one if the optimizer is of this package."""
+    """Return a gradient in a form that its optimizer accepts. For optimizers of this package, make it dense."""
     return gradient.to_dense() if gradient.is_sparse and isinstance(optimizer, Optimizer) else gradient
 
 

@@ -19,7 +19,7 @@ def rows_worth_a_call(module: nn.Module) -> int:
 
 
 def threads_for(module: nn.Module, rows: int, *, with_input_thread: bool = False) -> int:
-    """Return the number of threads to run a module on.
+    """Return the number of CPU threads on which to run a module for a batch.
 
     For a matrix product of a few microseconds, waking threads costs more than it saves. On a machine with other work it
     costs far more: 90 steps/s instead of 570 for the census model with batches of 40 rows on two busy cores. So small
@@ -43,7 +43,7 @@ def threads_for(module: nn.Module, rows: int, *, with_input_thread: bool = False
 
 @contextmanager
 def sized_threads(module: nn.Module, rows: int, *, with_input_thread: bool = False) -> Iterator[None]:
-    """Run the body on the number of threads that `threads_for` returns."""
+    """Run the body with a number of CPU threads that suits the module and the batch; see `threads_for`."""
     threads = torch.get_num_threads()
     wanted = threads_for(module, rows, with_input_thread=with_input_thread)
     if wanted == threads:

@@ -1,4 +1,4 @@
-"""One training: builds the model, the optimizers and the input, restores a checkpoint, and trains to the last step."""
+"""One training: build the model, the optimizers and the input, restore a checkpoint, and train to the last step."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ INPUT_POSITION = (INPUT, INPUT_ENDED, RANDOM)
 
 
 class Training:
-    """One training of one model in this process.
+    """One training in this process: its model, optimizers and input, and the state to save.
 
     The constructor only stores its arguments. The calls that follow are, in this order: `build_model`; `Session.begin`,
     which calls `warm_start`, `make_optimizers` and `restore`; `open_input`; `run`.
 
     Args:
         builder: Calls the ``model_fn`` and the ``input_fn``.
-        task: Place of this process among those that train.
+        task: Rank of this process, and the number of processes that train.
         config: Settings of the job, such as when to save, log and write summaries.
         model_dir: Directory of the job.
         checkpoint: The checkpoint to start from; None for the initial weights.
@@ -69,7 +69,7 @@ class Training:
         max_steps: Argument ``max_steps`` of the call, or None. ``last_step`` may follow from it.
         starts_input_over: What to do if the input had already ended when the checkpoint was saved. True (for a new call
             of ``train``) starts the input over. False (for an interrupted call that is resumed) takes no further step.
-        make_runner: Function that makes the runner, which takes the steps in Python or compiled.
+        make_runner: Function that makes a runner: the object that takes the steps, in Python or compiled.
         evaluator: Runs this process's part of evaluations that the chief asks for.
         is_over: Function that returns whether the chief has announced the end of the training. It is called while
             parameter servers do not answer.
@@ -77,7 +77,7 @@ class Training:
     Attributes:
         model: The model; set by `build_model`.
         saved_step: Global step of the newest checkpoint when the training was started, or None.
-        saved_state: This process's part of the state of the last checkpoint, as values read from JSON.
+        saved_state: This process's part of the state of the last checkpoint, as values that JSON can represent.
         optimizers: The optimizers; set by `make_optimizers`.
         schedules: The schedules around the optimizers.
         hooks: The hooks of the user; set by `run`.
@@ -123,10 +123,10 @@ class Training:
         self._numbers = OptimizerNumbers(())
         self._input_ended = self._input_failed = self._may_start_over = False
 
-    # Preparation. These methods are called in this order.
+    # The next methods prepare the training. They are called in this order.
 
     def build_model(self, *, moved: bool) -> None:
-        """Call the ``model_fn``; see `ModelBuilder.build`."""
+        """Call the ``model_fn`` and build the model; if ``moved``, move the module to its device now."""
         self.model = self._builder.build(
             ModeKeys.TRAIN, self.config, self.task.device, restored=self.checkpoint is not None, moved=moved
         )
@@ -134,13 +134,13 @@ class Training:
         self._loss_fn = in_bfloat16(model.loss, model.device) if self.config.mixed_precision else model.loss
 
     def warm_start(self) -> None:
-        """If there is no checkpoint, copy the weights that ``warm_start_from`` of the Estimator names, if any."""
+        """If there is no checkpoint, copy the weights that the Estimator's ``warm_start_from`` names into the model."""
         settings = self._builder.warm_start
         if self.checkpoint is None and settings is not None:
             self.model.warm_start(load_checkpoint(settings.ckpt_to_initialize_from), settings)
 
     def make_optimizers(self) -> None:
-        """Make the optimizers and schedules.
+        """Call the user's factory to make the optimizers and learning-rate schedules.
 
         The weights must be in place by then, except those of a checkpoint: some optimizers keep a copy of the weights
         that they were made with.
@@ -165,14 +165,14 @@ class Training:
         self.saved_state = own_state
 
     def restore_numbers(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Restore the settings of optimizers that hooks or the optimizers themselves had changed in the saved run.
+        """Restore numbers of the optimizers, such as counts, and settings that were changed in the saved run.
 
         See `OptimizerNumbers`.
         """
         self._numbers.restore(saved)
 
     def open_input(self, input_fn: InputFn) -> None:
-        """Call the ``input_fn``. Call `restore_input` afterwards to continue at a position in the data."""
+        """Call the ``input_fn`` and open its data at the beginning; `restore_input` moves to a saved position."""
         self._dataset = self._builder.dataset(input_fn, ModeKeys.TRAIN, self.config, self.task)
         self._batches = self.model.batches(self._dataset)
 
@@ -190,14 +190,13 @@ class Training:
                 self._may_start_over = starts_over
             except StateMismatch as mismatch:
                 logger.warning("%s Reading the input from its beginning.", mismatch)
-        # Set the generators' state last. Restoring the input may run the user's code again from the beginning, and that
-        # code draws from the generators.
+        # Set the generators' state last, because restoring the input may run user code that draws random numbers.
         set_random_state(position.get(RANDOM, {}))
 
     def run(
         self, session: Session, hooks: Sequence[Hook], listeners: Sequence[CheckpointSaverListener]
     ) -> TrainingResult:
-        """Train to the last step, the end of the input, or until a hook or a signal asks to stop.
+        """Train to the last step or the end of the input, or until a hook or a signal asks to stop.
 
         Args:
             session: The session whose `Session.begin` was called for this training.
@@ -241,7 +240,7 @@ class Training:
                 result = session.end(result)
         return replace(result, reason=StopReason.INTERRUPTED) if context.interrupted else result
 
-    # Parts that sessions use.
+    # Sessions use the following methods and properties.
 
     @property
     def model_fn(self) -> ModelFn:
@@ -250,12 +249,12 @@ class Training:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that saves checkpoints, logs and writes summaries."""
+        """Whether this process is the chief: the process that saves checkpoints, logs and writes summaries."""
         return self.task.rank == 0
 
     @property
     def saves_checkpoints(self) -> bool:
-        """Whether the settings ask for checkpoints at all."""
+        """Whether the job's settings ask for checkpoints."""
         return bool(self.config.save_checkpoints_steps or self.config.save_checkpoints_secs)
 
     @property
@@ -268,7 +267,7 @@ class Training:
         return TrainStep(*self.step_arguments, schedules=self.schedules)
 
     def runner(self, step: TrainStep, before: Any, part: str = "") -> StepRunner:
-        """Return the runner for a step, as ``RunConfig(compile=...)`` asks for.
+        """Return an object that takes ``step`` in Python or compiled, as ``RunConfig(compile=...)`` says.
 
         Args:
             step: The step.
@@ -316,15 +315,15 @@ class Training:
         return batches
 
     def slots(self) -> dict[str, Tensor]:
-        """Return the optimizers' state, by name."""
+        """Return the optimizers' state tensors by their names in checkpoints."""
         return named_slots(self.model.module, self.optimizers)
 
     def trained_variables(self) -> dict[str, Tensor]:
-        """Return the parameters that an optimizer updates, by name."""
+        """Return the parameters that an optimizer updates, by their names in checkpoints."""
         return trained_variables(self.model.module, self.optimizers)
 
     def input_position(self, *, cpu_generator: bool = True) -> dict[str, Any]:
-        """Return the position in the input and the state of the random generators; `restore_input` reads them.
+        """Return the position in the input and the random states, as values that JSON can represent.
 
         Args:
             cpu_generator: Whether to include the state of torch's random generator on the CPU, which is 5 kB.
@@ -336,22 +335,22 @@ class Training:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the non-tensor content of a checkpoint as JSON, except what the session and the hooks add to it."""
+        """Return a checkpoint's content without tensors and hooks' states, as values that JSON can represent."""
         return {**self.input_position(), NUMBERS: self._numbers.state(), **self.model.state(self.optimizers)}
 
     def hook_states(self) -> dict[str, Any]:
-        """Return the states of the user's hooks, as JSON."""
+        """Return the states of the user's hooks, as values that JSON can represent."""
         return hook_states(self.hooks)
 
-    # Checkpoints that are being written in the background.
+    # The next methods wait for a checkpoint that is being written in the background.
 
     def settle(self) -> None:
-        """Wait until the checkpoint that is being written, if any, can be read."""
+        """Wait until no checkpoint is being written. Raise no error if writing fails."""
         if self.saver is not None:
             self.saver.writer.settle()
 
     def wait(self) -> None:
-        """Wait as `settle` does, and raise the error of a checkpoint that could not be written."""
+        """Wait until no checkpoint is being written, and raise an error if the last one could not be written."""
         if self.saver is not None:
             self.saver.writer.wait()
 
@@ -410,7 +409,7 @@ class Training:
 
 
 def own_state(state: Mapping[str, Any], rank: int, size: int, own_keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return one process's part of a checkpoint's state.
+    """Return the part of a checkpoint's state that the process with rank ``rank`` restores.
 
     If the checkpoint was saved by more or fewer processes, the batches are divided in another way now. So the position
     of the input is left out, and a warning is logged.

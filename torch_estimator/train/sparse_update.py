@@ -1,4 +1,4 @@
-"""Sparse updates: in each step, update only those rows of a table that the batch looked up."""
+"""Sparse updates: in each step, update only those rows of an embedding table that the batch looked up."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch_estimator.train.live_group import LiveGroup
 Gathered = list[tuple[Table, Tensor, Tensor]]
 """Lookups of one forward pass, recorded by tables: for each lookup the table, the ids, and the rows of these ids."""
 
-Mentions = tuple[Tensor, Tensor]
+SparseGrad = tuple[Tensor, Tensor]
 """Sparse gradient: ids of rows, int64 ``[lookups]``, and their gradients, float32 ``[lookups, dim]``."""
 
 
-class RowUpdate:
-    """Updates one table.
+class SparseUpdate:
+    """Sparse update of one embedding table by its optimizer.
 
     Args:
         table: The table.
@@ -40,11 +40,11 @@ class RowUpdate:
 
     @property
     def scratch(self) -> list[Tensor]:
-        """The buffers that an update writes; their content is not used by the next update."""
+        """Buffers for temporary results of an update; the next update does not use their content."""
         return [self._sums] if self._counts is None else [self._sums, self._counts]
 
-    def mentions(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> Mentions | None:
-        """Return the sparse gradient of this table: all ids that the batch looked up, with repetitions, and gradients.
+    def sparse_gradient(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> SparseGrad | None:
+        """Return the sparse gradient of this table: the id and the gradient of each lookup; ids may repeat.
 
         Args:
             gathered: The lookups of all tables.
@@ -65,7 +65,7 @@ class RowUpdate:
         return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
 
     def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
-        """Return the gradient with the gradients of repeated ids added up; every repetition of an id gets the sum.
+        """Add up the gradients of equal ids; return a gradient in which every occurrence of an id has the sum.
 
         Args:
             ids: Ids of the rows, int64 ``[lookups]``.
@@ -76,7 +76,7 @@ class RowUpdate:
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 
     def apply(self, gradient: Gradient) -> None:
-        """Copy the rows of a gradient and their optimizer state, update the copies, and write them back."""
+        """Update the rows that a gradient belongs to: copy the rows and their state, update both, write them back."""
         touched = gradient.rows
         assert isinstance(touched, _Elements | _TracedRows)
         weight = self.table.weight.detach()
@@ -85,8 +85,8 @@ class RowUpdate:
         state = {key: touched.of(value) if value.shape == weight.shape else value for key, value in whole.items()}
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
-        # Repeated rows need no special case: such a row is written several times, with the same value each time. The
-        # padding row must stay zero, so it is set to zero here; its optimizer state is never used.
+        # Repeated rows need no special case: such a row is written several times, with the same value each time.
+        # The padding row must stay zero, so set it to zero here. Its optimizer state is never used.
         touched.write(weight, rows.masked_fill_(touched.are(self.table.rows), 0.0))
         for key, value in whole.items():
             if value.shape == weight.shape:
@@ -100,7 +100,7 @@ class RowUpdate:
 
 
 class _Elements:
-    """Rows of a table as elements of the flattened table, ``[elements]``, for steps in Python.
+    """Rows of a table for steps in Python, addressed by the positions of their elements in the flattened table.
 
     On one dimension, index_select, index_add_ and scatter_ take a tenth of the time of indexing with brackets. They
     also add up in a fixed order, so that results are reproducible.
@@ -117,19 +117,19 @@ class _Elements:
         table.view(-1).scatter_(0, self._at, values)
 
     def added_up(self, scratch: Tensor, values: Tensor) -> Tensor:
-        """Return for each element the sum of the values of all repetitions of that element."""
+        """Return, for each element, the sum of the values of all occurrences of that element."""
         sums = scratch.view(-1)
         sums.index_fill_(0, self._at, 0.0)
         sums.index_add_(0, self._at, values.reshape(-1))
         return sums.index_select(0, self._at)
 
     def are(self, row: int) -> Tensor:
-        """Return a mask of the elements that belong to a row, which must be the last row of the table."""
+        """Return a mask of the elements that belong to ``row``, the last row of the table."""
         return self._at >= row * self._dim
 
 
 class _TracedRows:
-    """Rows of a table, ``[rows, dim]``, for compiled steps.
+    """Rows of a table for compiled steps, addressed by row ids.
 
     A compiled graph runs index_put_ on the table in place. For the operations of `_Elements` it would copy the whole
     table.
