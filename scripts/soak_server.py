@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -39,9 +40,16 @@ class ServerProcess:
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "torch_estimator.cli", "serve", "--port", "0", *arguments]
+        # A parent that is killed leaves its directory behind.
+        self._temporary = tempfile.TemporaryDirectory()
         began = time.monotonic()
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+            env={**os.environ, "TMPDIR": self._temporary.name},
         )
         self._lines: list[str] = []
         self._changed = threading.Condition()
@@ -118,6 +126,7 @@ class ServerProcess:
         self._reader.join(_LONGEST_SECS)
         assert self.process.stdout is not None
         self.process.stdout.close()
+        self._temporary.cleanup()
 
 
 def children(process: int) -> list[int]:
