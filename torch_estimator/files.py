@@ -77,7 +77,7 @@ def parent(path: PathLike) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return a short description of an error, without the path that `str(error)` repeats."""
+    """Return a short description of an error for messages; for system errors, without the path."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).strip().splitlines()
@@ -110,8 +110,7 @@ def makedirs(path: PathLike) -> None:
             changed.append(absent)
         os.makedirs(as_url(path), exist_ok=True)
         for folder in reversed(changed):
-            # Ignore errors of syncing, because the directories exist already. This process may not be allowed to open
-            # the parent, and some file systems cannot sync directories.
+            # Ignore errors of syncing: some file systems cannot sync directories, or this process may not open them.
             with contextlib.suppress(OSError):
                 sync_dir(folder)
         return

@@ -141,7 +141,7 @@ def check_compatible(
     variables: Mapping[str, torch.Tensor | Sequence[int]],
     slots: Mapping[str, torch.Tensor | Sequence[int]] | None = None,
 ) -> None:
-    """Check that a checkpoint has the names and shapes of a model.
+    """Check that the tensors of a checkpoint have the names and shapes of a model's variables.
 
     Args:
         checkpoint: The checkpoint.

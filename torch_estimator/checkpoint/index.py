@@ -31,7 +31,7 @@ _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointIndex:
-    """Content of the index.
+    """Content of the index: the names of the checkpoints and when each was saved.
 
     Args:
         latest: Name of the latest checkpoint.
@@ -50,7 +50,7 @@ class CheckpointIndex:
 
 
 def checkpoint_step(name: str) -> int | None:
-    """Return the step in the name of a checkpoint, or None if `name` is not such a name.
+    """Return the global step in a checkpoint's name, or None if `name` is not the name of a checkpoint.
 
     >>> checkpoint_step("model.ckpt-100")
     100

@@ -31,7 +31,7 @@ from torch_estimator.json_text import parse_json
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # Windows has no fcntl.
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger("torch_estimator")
@@ -50,8 +50,7 @@ _TRIES, _RETRY_SECS = 100, 0.02
 Check = Callable[[], None]
 """Function that raises `ModelDirInUseError` if this process has lost its lease."""
 
-# File descriptors of the locks of this process. A forked child inherits them and closes them, because a lock lasts
-# until its last descriptor is closed.
+# File descriptors of the locks of this process. A forked child closes its copies, because they would keep the lock.
 _locked: set[int] = set()
 # Ids of the leases of this process on object stores. A lease with this process's pid but another id is from an earlier
 # process that had the same pid.
@@ -91,8 +90,7 @@ def _file_lease(path: str) -> Iterator[None]:
     process, descriptor = os.getpid(), _lock(path)
     try:
         with contextlib.suppress(OSError):
-            # Ignore errors, because the content is only for error messages of other processes. The lock itself also
-            # works on a full disk.
+            # Ignore errors, because the content is only for error messages of other processes.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _document(_this_process()), 0)
         yield
@@ -113,8 +111,7 @@ def _lock(path: str) -> int:
     """
     holder: dict[str, Any] = {}
     for _ in range(_TRIES):
-        # Do not follow links (O_NOFOLLOW), because the file will be truncated. In a shared directory, another user
-        # could put a link to a different file here.
+        # Do not follow links (O_NOFOLLOW). The file will be truncated, and another user could put a link here.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         _locked.add(descriptor)
         try:
@@ -271,7 +268,7 @@ class ObjectLease:
 
 
 def _this_process() -> dict[str, Any]:
-    """Return the description of this process that it writes into its lease."""
+    """Return a description of this process, to be written into its lease."""
     since = time.strftime("%Y-%m-%d %H:%M:%S %z")
     program = sys.argv[0] or "python"
     return {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "program": program, "place": _pid_space()}

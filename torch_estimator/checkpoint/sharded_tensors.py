@@ -14,8 +14,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 def is_sharded(tensor: object) -> bool:
     """Return whether a tensor is a DTensor, of which this process may hold only a part."""
-    # Test for an attribute of DTensor instead of using isinstance: importing DTensor takes half a second, which
-    # trainings without sharding would pay as well.
+    # Test for an attribute of DTensor instead of using isinstance, because importing DTensor takes half a second.
     return isinstance(tensor, Tensor) and hasattr(tensor, "device_mesh")
 
 

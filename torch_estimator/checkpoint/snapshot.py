@@ -21,8 +21,7 @@ from torch_estimator.errors import InvalidTypeError
 
 _CHUNK_BYTES = 32 * 1024 * 1024
 _PAGE_BYTES = 4096
-# In pieces this large, the C library copies memory with stores that bypass the caches, which is faster because the
-# target need not be read first.
+# Copying is faster in pieces this large: the C library then writes past the caches, without reading the target first.
 _PIECE_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 1024 * 1024
 _MOST_THREADS = 8
@@ -164,8 +163,7 @@ def _copy_in_threads(pieces: Sequence[tuple[_Bytes, _Bytes]]) -> None:
         for target, source in remaining:
             np.copyto(target, source)
 
-    # Use no more threads than there are whole pieces: on a busy machine, starting a thread takes longer than copying
-    # less than a piece.
+    # Use at most one thread per whole piece, because starting a thread can take longer than copying a part of a piece.
     worthwhile = sum(len(target) for target, _ in pieces) // _PIECE_BYTES
     helpers = min(torch.get_num_threads(), _MOST_THREADS, worthwhile) - 1
     if helpers < 1:

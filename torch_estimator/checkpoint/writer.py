@@ -274,8 +274,7 @@ class CheckpointWriter:
     def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
         target = self._temporary(name) if files.is_local(final) else final
-        # Remove anything that has this name. The index does not name it, so it was left by a killed process and no
-        # other process reads it.
+        # Remove what a killed process left under this name. No process reads a checkpoint that the index does not name.
         files.remove_tree(final)
         files.remove_tree(target)
         files.makedirs(target)
@@ -317,8 +316,7 @@ class CheckpointWriter:
         path = files.join(self._model_dir, name)
         try:
             if checkpoint_step(name) is not None:
-                # Remove the state first. If this process is killed before the rest is removed, the remaining files do
-                # not count as a complete checkpoint.
+                # Remove the state first, so that a partly removed directory does not count as a complete checkpoint.
                 files.remove_tree(files.join(path, STATE_NAME))
             files.remove_tree(path)
         except OSError as error:

@@ -39,7 +39,7 @@ class Saver(Protocol):
 
 
 class CheckpointSaverHook(Hook):
-    """Hook that saves checkpoints: at the start, every N steps or seconds, and at the end unless the step is saved.
+    """Hook that saves checkpoints at the start, every N steps or seconds, and at the end.
 
     Args:
         saver: Saves the state.
@@ -132,7 +132,7 @@ class CheckpointMemoryHook(Hook):
         prepare: Function that starts the allocation in the background.
     """
 
-    every_n_steps = sys.maxsize  # Called after the first step only.
+    every_n_steps = sys.maxsize  # The hook is due at the first step only.
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         self._prepare = prepare

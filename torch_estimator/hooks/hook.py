@@ -113,7 +113,7 @@ class CheckpointSaverListener:
 
 
 class RunContext:
-    """State of a run (training, evaluation or prediction). Hooks read it, and set some of it to influence the run.
+    """State of a run (training, evaluation or prediction). Hooks read it, and can set attributes such as `observe`.
 
     Attributes:
         global_step: Steps since the very first start of the job, including the last step of this run.

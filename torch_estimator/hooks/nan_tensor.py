@@ -1,4 +1,4 @@
-"""Checks for NaN and infinity: a loss or a trained variable that is not finite ends training before it is saved."""
+"""Checks for NaN and infinity: a loss or a trained variable that is not finite ends training, and is not saved."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ def check_finite(variables: Mapping[str, Tensor]) -> None:
             continue
         if numbers.is_complex():
             numbers = torch.view_as_real(numbers)
-        # The minimum and the maximum are enough, because both are NaN if any element is. They take one pass and no copy
-        # of the tensor.
+        # The minimum and the maximum are enough, because both are NaN if any element is NaN.
         least, most = map(float, torch.aminmax(numbers))
         if not (math.isfinite(least) and math.isfinite(most)):
             raise NotFinite(name, math.isnan(least))

@@ -36,7 +36,7 @@ class BatchFusion:
         self._watched = self._is_watched()
 
     def next(self, step: int, most: int | None) -> tuple[TensorBatch | None, int]:
-        """Return the next rows as one batch, or None at the end of the input, and the number of batches in these rows.
+        """Return the next rows as one batch, and the number of input batches in it. At the end, the rows are None.
 
         If the number is 1, the caller must call the hooks that are due at `step`.
 
@@ -51,7 +51,7 @@ class BatchFusion:
         return next(self._batches, None), 1
 
     def hooks_were_called(self) -> None:
-        """Search the module for forward hooks again; called after hooks of the run, because they may register some."""
+        """Search the module for forward hooks again; called after the run's hooks, which may register some."""
         self._watched = self._is_watched()
 
     def _is_watched(self) -> bool:

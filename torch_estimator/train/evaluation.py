@@ -136,8 +136,7 @@ def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: 
     """Write the metrics of an evaluation and the path of its checkpoint as summaries, and log them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
-        # Write the path before the metrics. If this process is killed between the two, a reader finds a path without
-        # metrics, but never metrics whose checkpoint is unknown.
+        # Write the path first. If this process is killed before the metrics, no metrics are without a checkpoint path.
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
         write_results(events, results)

@@ -59,8 +59,7 @@ class CheckpointEvaluator:
             if share is not None:
                 agreed, seed = share.agree_on_source(self.relative(path), torch.initial_seed())
                 path = agreed if agreed is None or "/" in agreed else files.join(self._model_dir, agreed)
-                # Use the first process's seed everywhere. Every process must shuffle the input in the same order,
-                # because each then evaluates its own part of that order.
+                # Use the first process's seed, because every process must shuffle the input in the same order.
                 stack.enter_context(drawing_alike(seed))
             checkpoint = self._builder.restore(model, path, self._model_dir)
             if share is not None and not is_in_job:

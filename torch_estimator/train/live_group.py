@@ -53,15 +53,15 @@ class LiveGroup:
         return any(isinstance(_read(self._group, key), Tensor) for key in self.MOVING if key in self._group)
 
     def use_tensors(self) -> list[Tensor]:
-        """Replace settings that may change by scalar tensors in `values`; return these in the order of `numbers`."""
+        """Replace numbers in `values` by scalar tensors; return the tensors in the order of the method `numbers`."""
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
         self._filled, self._fixed = self.numbers(), self.fixed()
         self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)
         for key, tensor in zip(self._moving(), self._tensors, strict=True):
-            # Only the first of the two betas becomes a tensor, because schedules cycle only that one. The second stays
-            # a Python number: with a float32 tensor, 1 - 0.999 would be off by 1e-5.
+            # Only the first beta becomes a tensor, because schedules cycle only the first one.
+            # The second beta stays a Python number: with a float32 tensor, 1 - 0.999 would be off by 1e-5.
             self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
         return self._tensors
 
@@ -78,7 +78,7 @@ class LiveGroup:
             self._filled = numbers
 
     def fixed(self) -> tuple[Any, ...]:
-        """Return what a compiled step takes as constant: which settings are tensors, and the values of all others."""
+        """Return what a compiled step takes as constant: which settings are tensors, and the values of the rest."""
         moving = self._moving()
         return tuple(moving), *(
             (key, value[1:] if key == "betas" and key in moving else value)
@@ -88,8 +88,8 @@ class LiveGroup:
 
     def _moving(self) -> list[str]:
         """Return the keys of the settings that become tensors in a compiled step, in the order of `numbers`."""
-        # The momentum is included only if a schedule cycles it; such a schedule adds ``max_momentum`` to the group. A
-        # weight decay of 0 stays a constant, because optimizers then skip a part of the update.
+        # Include the momentum only if a schedule cycles it. Such a schedule adds ``max_momentum`` to the group.
+        # A weight decay of 0 stays a constant, because optimizers then skip a part of the update.
         cycled = _CYCLED if "max_momentum" in self._group else ()
         decay = ("weight_decay",) if self._group.get("weight_decay") else ()
         wanted = ("lr", *decay, *cycled)

@@ -125,11 +125,11 @@ def run_training(
 
 
 class _ForeignHooks:
-    """Test whether hooks run code of the user. Such code may change the model or the optimizers."""
+    """Record of which hooks run code of the user. Such code may change the model or the optimizers."""
 
     def __init__(self) -> None:
-        # Examine each hook only once. A hook may have a list that grows with every step, and to examine the hook is to
-        # search that list.
+        # Examine each hook only once, because this searches the hook's attributes. One of the attributes may be a list
+        # that grows with every step.
         self._known: dict[int, bool] = {}
 
     def are_among(self, hooks: Sequence[Hook]) -> bool:

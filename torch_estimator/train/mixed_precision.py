@@ -35,8 +35,7 @@ def _in_float32(outputs: Any) -> Any:
     if type(outputs) is dict:
         return {key: _in_float32(value) for key, value in outputs.items()}
     if isinstance(outputs, MutableMapping):
-        # Copy the mapping instead of making a dict: its class is the user's or a library's, such as transformers'
-        # ModelOutput, and the loss may read its attributes.
+        # Copy the mapping instead of making a dict, because the loss may read attributes of, say, a ModelOutput.
         outputs = copy.copy(outputs)
         for key in outputs:
             outputs[key] = _in_float32(outputs[key])

@@ -67,7 +67,7 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         self._floating = floating_dtype(self.module)
-        # Use one transform for all iterators, because the cache of a Dataset contains batches that it prepared.
+        # Use one transform for all iterators, because a Dataset's cache contains batches that the transform prepared.
         self._host = HostTransform(
             spec.transform,
             spec.head,
@@ -124,7 +124,7 @@ class Model:
         return named_variables(self.module)
 
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-        """Return the model's content of a checkpoint other than tensors, as values that JSON can represent."""
+        """Return what checkpoints store of the model apart from tensors, as values that JSON can represent."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if passing := non_persistent_names(self.module):
             state[_NON_PERSISTENT] = sorted(passing)
@@ -137,7 +137,7 @@ class Model:
         return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Copy a checkpoint's weights into the module and, if optimizers are given, its optimizer state into these.
+        """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given.
 
         Raises:
             CheckpointError: The checkpoint belongs to another model.
@@ -235,8 +235,7 @@ def _made(optimizer: Any, named: list[tuple[str, nn.Parameter]]) -> Any:
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
-        # The traceback ends in this function, so the error is not from inside the factory. The call itself failed: the
-        # factory takes another number of arguments.
+        # The traceback ends in this function, so the call itself failed: the factory takes other arguments.
         raise InvalidTypeError(f"optimizer cannot be called with the module's parameters: {error}.") from error
 
 

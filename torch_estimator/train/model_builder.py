@@ -97,14 +97,13 @@ class ModelBuilder:
         logger.info("Done calling model_fn.")
         in_module = set(spec.module.modules())
         for table, draw in left_at_zero.items():
-            # Draw the initial values after all if the table is outside of the module, for instance in the loss. A
-            # checkpoint contains only the tables of the module.
+            # Draw the initial values of tables outside of the module, because checkpoints do not contain these tables.
             if table not in in_module:
                 draw()
         return Model(self._apart_from_training(spec), device, moved=moved)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
-        """Call an ``input_fn`` and return its data as a Dataset; of several replicas, each gets its part.
+        """Call an ``input_fn`` and return its data as a Dataset; each replica on a machine gets a part of the batches.
 
         Args:
             input_fn: The user's function.
@@ -144,7 +143,7 @@ class ModelBuilder:
         return checkpoint
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
-        """Return the spec with a copy of its module if that module is the one being trained.
+        """Return the spec. If its module was given to the last training, replace the module by a copy.
 
         A ``model_fn`` may return the same module in every mode. An evaluation works on a copy then, so that it does not
         change the training.

@@ -51,8 +51,7 @@ class Schedules:
             InvalidValueError: A schedule has come to its end.
         """
         for scheduler in self._schedulers:
-            # `TrainStep` updates parameters without calling `optimizer.step`. Set this flag, because otherwise torch
-            # would warn that `scheduler.step` was called before `optimizer.step`.
+            # Keep torch from warning that `optimizer.step` was not called: `TrainStep` updates parameters without it.
             scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             try:
                 scheduler.step()

@@ -85,8 +85,8 @@ class SparseUpdate:
         state = {key: touched.of(value) if value.shape == weight.shape else value for key, value in whole.items()}
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
-        # Repeated rows need no special case: such a row is written several times, with the same value each time. The
-        # padding row must stay zero, so it is set to zero here; its optimizer state is never used.
+        # Repeated rows need no special case: such a row is written several times, with the same value each time.
+        # The padding row must stay zero, so set it to zero here. Its optimizer state is never used.
         touched.write(weight, rows.masked_fill_(touched.are(self.table.rows), 0.0))
         for key, value in whole.items():
             if value.shape == weight.shape:
@@ -100,7 +100,7 @@ class SparseUpdate:
 
 
 class _Elements:
-    """Rows of a table for steps in Python, as positions of their elements in the flattened table.
+    """Rows of a table for steps in Python, addressed by the positions of their elements in the flattened table.
 
     On one dimension, index_select, index_add_ and scatter_ take a tenth of the time of indexing with brackets. They
     also add up in a fixed order, so that results are reproducible.
@@ -129,7 +129,7 @@ class _Elements:
 
 
 class _TracedRows:
-    """Rows of a table for compiled steps, as ids of the rows.
+    """Rows of a table for compiled steps, addressed by row ids.
 
     A compiled graph runs index_put_ on the table in place. For the operations of `_Elements` it would copy the whole
     table.

@@ -43,7 +43,7 @@ def threads_for(module: nn.Module, rows: int, *, with_input_thread: bool = False
 
 @contextmanager
 def sized_threads(module: nn.Module, rows: int, *, with_input_thread: bool = False) -> Iterator[None]:
-    """Run the body on the number of threads that `threads_for` returns."""
+    """Run the body with a number of CPU threads that suits the module and the batch; see `threads_for`."""
     threads = torch.get_num_threads()
     wanted = threads_for(module, rows, with_input_thread=with_input_thread)
     if wanted == threads:

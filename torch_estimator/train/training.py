@@ -1,4 +1,4 @@
-"""One training: builds the model, the optimizers and the input, restores a checkpoint, and trains to the last step."""
+"""One training: build the model, the optimizers and the input, restore a checkpoint, and train to the last step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ INPUT_POSITION = (INPUT, INPUT_ENDED, RANDOM)
 
 
 class Training:
-    """One training of one model in this process.
+    """One training in this process: its model, optimizers and input, and the state to save.
 
     The constructor only stores its arguments. The calls that follow are, in this order: `build_model`; `Session.begin`,
     which calls `warm_start`, `make_optimizers` and `restore`; `open_input`; `run`.
@@ -134,13 +134,13 @@ class Training:
         self._loss_fn = in_bfloat16(model.loss, model.device) if self.config.mixed_precision else model.loss
 
     def warm_start(self) -> None:
-        """If there is no checkpoint, copy the weights that ``warm_start_from`` of the Estimator names, if any."""
+        """If there is no checkpoint, copy the weights that the Estimator's ``warm_start_from`` names into the model."""
         settings = self._builder.warm_start
         if self.checkpoint is None and settings is not None:
             self.model.warm_start(load_checkpoint(settings.ckpt_to_initialize_from), settings)
 
     def make_optimizers(self) -> None:
-        """Make the optimizers and schedules.
+        """Call the user's factory to make the optimizers and learning-rate schedules.
 
         The weights must be in place by then, except those of a checkpoint: some optimizers keep a copy of the weights
         that they were made with.
@@ -190,8 +190,7 @@ class Training:
                 self._may_start_over = starts_over
             except StateMismatch as mismatch:
                 logger.warning("%s Reading the input from its beginning.", mismatch)
-        # Set the generators' state last. Restoring the input may run the user's code again from the beginning, and that
-        # code draws from the generators.
+        # Set the generators' state last, because restoring the input may run user code that draws random numbers.
         set_random_state(position.get(RANDOM, {}))
 
     def run(
@@ -336,7 +335,7 @@ class Training:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores besides tensors and hooks' states, as values that JSON can represent."""
+        """Return a checkpoint's content without tensors and hooks' states, as values that JSON can represent."""
         return {**self.input_position(), NUMBERS: self._numbers.state(), **self.model.state(self.optimizers)}
 
     def hook_states(self) -> dict[str, Any]:
