@@ -77,7 +77,7 @@ class TrainStep:
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
         self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
-        # Each clipping gets the indices of its gradients among all gradients: first those of `dense`, then of `tables`.
+        # Each clipping gets the indices of its gradients in the list of all gradients: of `dense`, then of `tables`.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
         self._clippings = [
             (clipping, [place for place, owner in enumerate(owners) if owner in clipped])
