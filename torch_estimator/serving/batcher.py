@@ -145,7 +145,10 @@ class Batcher:
         try:
             self._observe(rows)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, self._answer, columns, signature)
+            async with asyncio.timeout(self._limits.timeout_secs):
+                return await loop.run_in_executor(self._executor, self._answer, columns, signature)
+        except TimeoutError as error:
+            raise RequestError(504, self._too_late_text) from error
         finally:
             self._large_rows -= rows
 
@@ -162,7 +165,13 @@ class Batcher:
             self._finish(batch, self._answers(batch))
             return
         running = loop.run_in_executor(self._executor, self._answers, batch)
-        running.add_done_callback(lambda done: self._finish(batch, _result_or_errors(done, len(batch))))
+        timer = loop.call_later(self._limits.timeout_secs, self._expire, batch)
+
+        def finish(done: asyncio.Future[list[Result | Exception]]) -> None:
+            timer.cancel()
+            self._finish(batch, _result_or_errors(done, len(batch)))
+
+        running.add_done_callback(finish)
 
     def _finish(self, batch: Sequence[_Waiting], answers: Sequence[Result | Exception]) -> None:
         for one, answer in zip(batch, answers, strict=True):
@@ -178,6 +187,17 @@ class Batcher:
         else:
             self._is_scheduled = False
 
+    def _expire(self, batch: Sequence[_Waiting]) -> None:
+        """Answer the requests of a batch that has run for too long, and those that have waited behind it for as long."""
+        too_late = time.monotonic() - self._limits.timeout_secs
+        for one in (*batch, *(waiting for waiting in self._queue if waiting.since < too_late)):
+            if not one.future.done():
+                one.future.set_exception(RequestError(504, self._too_late_text))
+
+    @property
+    def _too_late_text(self) -> str:
+        return f"The model has not answered within {self._limits.timeout_secs:g} s."
+
     def _take_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
         rows = 0
@@ -191,8 +211,7 @@ class Batcher:
             if one.future.done():
                 continue
             if one.since < too_late:
-                text = f"The request has waited for more than {self._limits.timeout_secs:g} s."
-                one.future.set_exception(RequestError(504, text))
+                one.future.set_exception(RequestError(504, self._too_late_text))
                 continue
             batch.append(one)
             rows += one.rows

@@ -3,6 +3,9 @@
 uvicorn itself limits only how long a connection may be idle between two requests. A client that sends half a header, or
 none at all, or that never reads its answer, would keep its connection and its memory for ever.
 
+uvicorn also writes the headers and the body of an answer one after the other. For small answers, the second system call
+takes as long as the model, so a connection joins what is written in one turn of the event loop.
+
 A request costs nothing more than the count of its first bytes. A timer looks at each connection now and then, and finds
 out from uvicorn's own state whether it has come any further since the last look.
 """
@@ -10,6 +13,7 @@ out from uvicorn's own state whether it has come any further since the last look
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -35,7 +39,7 @@ class Connection(HttpToolsProtocol):
         return type("Connection", (cls,), {"stalled_secs": secs})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _JoiningTransport(transport, self.loop)))
         self._checks = self.loop.call_later(self.stalled_secs, self._check, self._progress())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,3 +95,30 @@ class Connection(HttpToolsProtocol):
         if is_answered and self.timeout_keep_alive_task is None:
             return "sending", self.cycle
         return None
+
+
+class _JoiningTransport:
+    """Transport that writes at once what was written in one turn of the event loop."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -80,10 +81,61 @@ async def read_body(scope: Scope, receive: Receive, *, most_bytes: int, secs: fl
     return b"".join(parts)
 
 
+class _WithTimeout:
+    """Awaitable that sets a timer only if the coroutine has to wait.
+
+    The body of a small request is usually there when the request is, and setting a timer would take longer than reading
+    the body.
+
+    Args:
+        coroutine: The coroutine.
+        secs: Seconds that it may wait.
+
+    Raises:
+        TimeoutError: It has waited for longer.
+    """
+
+    def __init__(self, coroutine: Awaitable[MutableMapping[str, Any]], secs: float) -> None:
+        self._coroutine = coroutine
+        self._secs = secs
+
+    def __await__(self) -> Generator[Any, Any, MutableMapping[str, Any]]:
+        waiting = self._coroutine.__await__()
+        try:
+            first = next(waiting)
+        except StopIteration as end:
+            message: MutableMapping[str, Any] = end.value
+            return message
+        timeout = asyncio.timeout(self._secs)
+        yield from timeout.__aenter__().__await__()
+        try:
+            message = yield from _resumed(waiting, first)
+        except BaseException as error:
+            yield from timeout.__aexit__(type(error), error, error.__traceback__).__await__()
+            raise
+        yield from timeout.__aexit__(None, None, None).__await__()
+        return message
+
+
+def _resumed(waiting: Generator[Any, Any, Any], first: Any) -> Generator[Any, Any, Any]:
+    """Continue a generator whose first value has been taken already; return its result."""
+    value = first
+    while True:
+        try:
+            sent = yield value
+        except BaseException as error:
+            advance = partial(waiting.throw, error)
+        else:
+            advance = partial(waiting.send, sent)
+        try:
+            value = advance()
+        except StopIteration as end:
+            return end.value
+
+
 async def _first(receive: Receive, secs: float) -> MutableMapping[str, Any]:
     try:
-        async with asyncio.timeout(secs):
-            return await receive()
+        return await _WithTimeout(receive(), secs)
     except TimeoutError as error:
         raise _too_slow(secs) from error
 

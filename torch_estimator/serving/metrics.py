@@ -57,7 +57,6 @@ class Metrics:
     def begin(self) -> None:
         """Count a request that has arrived."""
         self._count += 1
-        self._running.set(self._count)
 
     def end(self, model: str, version: int, method: str, status: int, secs: float) -> None:
         """Count a request that is answered.
@@ -70,7 +69,6 @@ class Metrics:
             secs: Seconds from the arrival of the request.
         """
         self._count -= 1
-        self._running.set(self._count)
         key = (model, version, method, status)
         if key not in self._by_call:
             labels = (model, str(version or ""), method)
@@ -85,9 +83,12 @@ class Metrics:
             self._by_version[model, version] = self._batches.labels(model, str(version))
         self._by_version[model, version].observe(rows)
 
-    @property
-    def running(self) -> int:
-        """Number of requests of this process that are not answered yet."""
+    def publish_running(self) -> int:
+        """Return how many requests this process has not answered yet, and show that number in the metrics.
+
+        It is called several times a second, which costs less than to show it with each request.
+        """
+        self._running.set(self._count)
         return self._count
 
     def text(self) -> bytes:
@@ -101,6 +102,7 @@ class Metrics:
                 yield sample.name, sample.labels, sample.value
 
     def _all(self) -> CollectorRegistry:
+        self.publish_running()
         if MULTIPROCESS_DIR not in os.environ:
             return self._registry
         everything = CollectorRegistry()

@@ -84,10 +84,7 @@ class PredictionService:
             RequestError: An input is wrong, or the server has too much to do.
         """
         try:
-            async with asyncio.timeout(self.options.timeout_secs + 1):
-                return await version.batcher.predict(columns, signature, rows)
-        except TimeoutError as error:
-            raise RequestError(504, f"The model took longer than {self.options.timeout_secs:g} s.") from error
+            return await version.batcher.predict(columns, signature, rows)
         except UserError as error:
             # The input was checked before, so this is a fault of the model or of the server.
             logger.error("Version %d of model %s failed: %s", version.number, version.model, error)

@@ -85,6 +85,7 @@ def serve(
         # A line for each request that is no HTTP would let anybody fill the disk.
         log_level="error",
         backlog=BACKLOG,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         timeout_keep_alive=75,
@@ -94,7 +95,7 @@ def serve(
     )
     service.start()
     try:
-        server = HttpServer(config, listener, place, running=lambda: service.metrics.running, ready=ready)
+        server = HttpServer(config, listener, place, running=service.metrics.publish_running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(server.serve() if options.grpc_port is None else _serve_both(server, app))
     finally:
