@@ -17,10 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "jax": ["jax==0.10.2", "optax==0.2.8", "numpy==2.4.6"],
     "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0"],
+    "kserve": ["kserve==0.21.0", "onnxruntime==1.31.1"],
     "lightgbm": ["lightgbm==4.7.0"],
+    "litserve": ["litserve==0.2.19", "onnxruntime==1.31.1"],
+    "mlserver": ["mlserver==1.7.1", "onnxruntime==1.31.1"],
+    "ray": ["ray[serve]==2.60.0", "onnxruntime==1.31.1"],
     # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
     "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],
     "torch": ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0", "numpy==2.4.6"],
+    "triton": ["nvidia-pytriton==0.7.0", "onnxruntime==1.31.1"],
     # What pytorch-widedeep imports, whatever part of it is used; apart from the others, since a torchvision without its
     # compiled half breaks Lightning.
     "widedeep": [
@@ -42,8 +47,8 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
 # Installed last, as they are. torchvision has no wheel for a PyTorch without CUDA outside PyTorch's own index, and
 # asking pip for one replaces torch itself; pytorch-widedeep wants torchvision, and OpenCV with a display.
 _WITHOUT_DEPENDENCIES: Mapping[str, Sequence[str]] = {"widedeep": ["torchvision==0.28.0", "pytorch-widedeep==1.7.0"]}
-# Where the project's own Python is too new for a peer.
-_INTERPRETERS: Mapping[str, str] = {"tensorflow": "python3.11"}
+# Where the project's own Python is too new for a peer. Triton's wheel needs a Python with a shared library, as Debian's is.
+_INTERPRETERS: Mapping[str, str] = {"tensorflow": "python3.11", "triton": "/usr/bin/python3"}
 
 
 def python_of(name: str) -> Path:
