@@ -47,7 +47,7 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
 # Installed last, as they are. torchvision has no wheel for a PyTorch without CUDA outside PyTorch's own index, and
 # asking pip for one replaces torch itself; pytorch-widedeep wants torchvision, and OpenCV with a display.
 _WITHOUT_DEPENDENCIES: Mapping[str, Sequence[str]] = {"widedeep": ["torchvision==0.28.0", "pytorch-widedeep==1.7.0"]}
-# Where the project's own Python is too new for a peer. Triton's wheel needs a Python with a shared library, as Debian's is.
+# Where the project's own Python is too new for a peer, or, for Triton's wheel, has no shared library as Debian's has.
 _INTERPRETERS: Mapping[str, str] = {"tensorflow": "python3.11", "triton": "/usr/bin/python3"}
 
 

@@ -225,12 +225,8 @@ class GrpcServer:
             secs = time.perf_counter() - began
             metrics.end(answered.model, answered.version, answered.method, answered.status, secs)
             if self._service.options.access_log is not None:
-                scope = {
-                    "client": [context.peer()],
-                    "method": "GRPC",
-                    "path": f"/{SERVICE}/{name}",
-                    "headers": [(b"traceparent", value)] if (value := _metadata(context, "traceparent")) else [],
-                }
+                answered.traceparent = _metadata(context, "traceparent").decode("latin-1") or None
+                scope = {"client": [context.peer()], "method": "GRPC", "path": f"/{SERVICE}/{name}", "headers": []}
                 self._access_log.write(scope, answered, secs)
 
     async def _server_live(self, request: Any, answered: Answered) -> Any:
