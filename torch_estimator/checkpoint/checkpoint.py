@@ -115,7 +115,7 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
         try:
             return _load(latest)
         except CheckpointError:
-            # Training may have removed this checkpoint after saving a newer one. If there is a newer one, load that.
+            # Training may have removed this checkpoint after saving a newer one. If so, load the newer one.
             if latest_checkpoint(path) == latest:
                 raise
     return _load(path)

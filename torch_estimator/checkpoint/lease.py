@@ -290,7 +290,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 def _pid_space() -> str | None:
     """Return an id of the running kernel and of the pid namespace (each container has its own); None if unknown.
 
-    Equal pids mean the same process only if this id is equal too.
+    Two leases with equal pids are of the same process only if their ids of the pid namespace are equal too.
     """
     try:
         return f"{files.read_text('/proc/sys/kernel/random/boot_id').strip()} {os.readlink('/proc/self/ns/pid')}"

@@ -33,7 +33,7 @@ def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
         return
     mesh: Any = target.device_mesh  # type: ignore[attr-defined]
     rows, local = len(target), to_local(target)
-    # FSDP splits rows as torch.chunk does: each process holds ceil(rows / size) rows; the last ones hold fewer or none.
+    # FSDP splits rows as torch.chunk does: each process holds ceil(rows / size) rows, the last ones fewer or none.
     start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
     local.copy_(saved_rows(saved, name, start, start + len(local)))
 

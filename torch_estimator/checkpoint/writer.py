@@ -168,7 +168,7 @@ class CheckpointWriter:
             ) from error
 
     def wait(self) -> None:
-        """Wait until the running save, if any, has ended, and raise its error.
+        """Wait until the running save, if any, has ended, and raise its error if it failed.
 
         Raises:
             CheckpointError: The save failed; the previous checkpoint stays.

@@ -51,7 +51,7 @@ class HookSchedule:
         return [self._hooks[index] for index in sorted(due)] if due else []
 
     def due_after(self, step: int) -> list[Hook]:
-        """Return the hooks to call after the last of several steps that were taken at once; see `steps_at_once`."""
+        """Return the hooks whose ``after_step`` must be called after ``step``, the last of several steps taken at once."""
         return [self._hooks[index] for index in self._counted_at(step)]
 
     def steps_at_once(self, step: int, most: int) -> int:
@@ -128,7 +128,7 @@ def _is_due(step: int, first: int, every: int) -> bool:
 
 
 def _times_due(step: int, first: int, every: int) -> int:
-    """Return how often a hook is called up to ``step``, if its first call is at ``first`` and then every ``every``."""
+    """Return how often a hook is called up to ``step``: first at step ``first``, then every ``every`` steps."""
     return 0 if step < first else 1 + (step - first) // every
 
 
@@ -209,7 +209,7 @@ class SecondOrStepTimer:
 
 
 def check_seconds_or_steps(kind: str, *, at_least_one: bool = True, **given: float | None) -> None:
-    """Check that exactly one of a hook's arguments for its interval is given, and that the interval is positive.
+    """Check that exactly one (or at most one) of a hook's interval arguments is given, and that it is positive.
 
     Args:
         kind: Name of the class, for error messages.
