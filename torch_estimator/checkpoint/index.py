@@ -163,7 +163,7 @@ def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
 
 
 def noted_unnamed(model_dir: str) -> list[str]:
-    """Return the names of the checkpoints that a killed process was about to add or remove; see `note_unnamed`.
+    """Return the names of the checkpoints that a killed process was about to add or remove, from `note_unnamed`'s file.
 
     If the index names one of these checkpoints, the checkpoint must be kept.
     """

@@ -299,7 +299,7 @@ def _pid_space() -> str | None:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether the lease's holder has certainly ended: it ran on this machine, and its pid is not in use."""
+    """Return whether the holder has certainly ended: it ran in this pid namespace, and its pid is not in use."""
     if holder.get("place") is None or holder["place"] != _pid_space():
         return False
     if holder["pid"] == os.getpid():

@@ -51,7 +51,7 @@ class HookSchedule:
         return [self._hooks[index] for index in sorted(due)] if due else []
 
     def due_after(self, step: int) -> list[Hook]:
-        """Return the hooks whose ``after_step`` must be called after ``step``, the last of several steps taken at once."""
+        """Return the hooks whose ``after_step`` must be called for ``step``, the last of the steps taken at once."""
         return [self._hooks[index] for index in self._counted_at(step)]
 
     def steps_at_once(self, step: int, most: int) -> int:
