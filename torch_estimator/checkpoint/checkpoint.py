@@ -47,7 +47,7 @@ def latest_checkpoint(model_dir: files.PathLike) -> str | None:
 
 
 def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
-    """Return whether the latest checkpoint in `model_dir` was saved at `last_step` or later; False without a last step.
+    """Return whether the latest checkpoint in `model_dir` was saved at `last_step` or later; False if that is None.
 
     Raises:
         CheckpointError: As for `latest_checkpoint`.
@@ -63,10 +63,10 @@ def is_complete(path: str) -> bool:
 
 
 def check_some_named(model_dir: files.PathLike) -> None:
-    """Check that a model directory without a file ``checkpoint`` has no checkpoints.
+    """Check that a model directory without a file ``checkpoint`` has no complete checkpoints either.
 
-    That file says which checkpoint training resumes from. Starting anew next to existing checkpoints would probably be
-    a mistake of the user.
+    The file ``checkpoint`` says which checkpoint training resumes from. Training from step 0 although the directory
+    has checkpoints would probably be a mistake of the user.
 
     Args:
         model_dir: A model directory without a file ``checkpoint``.
@@ -115,7 +115,7 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
         try:
             return _load(latest)
         except CheckpointError:
-            # Try again if another checkpoint is the latest now: training may have removed this one in the meantime.
+            # Training may have removed this checkpoint after saving a newer one. If so, load the newer one.
             if latest_checkpoint(path) == latest:
                 raise
     return _load(path)

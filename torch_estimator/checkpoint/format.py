@@ -6,7 +6,7 @@ A checkpoint is a directory ``model.ckpt-<step>`` inside the model directory::
     slots.safetensors       state of the optimizers, by name
     state.json              step, input cursor, random states, and everything else that is not a tensor
 
-If several processes hold different rows of the variables, each writes files of its own:
+If several processes hold different rows of the variables, each process writes its own files:
 ``variables-00001-of-00002.safetensors`` and so on. ``state.json`` contains their number, and the rows of a tensor that
 is in several files are concatenated in the order of the files. Any number of processes can read such a checkpoint.
 
@@ -78,7 +78,7 @@ def shard_name(name: str, shard: int, shards: int) -> str:
 
 
 def storable(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor can be saved: it is dense and safetensors has its dtype."""
+    """Return whether a tensor can be saved in a checkpoint: it is dense, and safetensors supports its dtype."""
     return tensor.layout == torch.strided and tensor.dtype in DTYPE_NAMES
 
 
@@ -102,7 +102,7 @@ def state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
     """Return the content of ``state.json``: JSON that ends with a checksum of everything before it.
 
     Raises:
-        InvalidTypeError: `state` cannot be written as JSON.
+        InvalidTypeError: `state` has a value that JSON cannot represent.
     """
     content = {"format": FORMAT, "step": int(step), **({"shards": shards} if shards > 1 else {}), "state": dict(state)}
     try:

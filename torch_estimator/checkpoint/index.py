@@ -1,4 +1,4 @@
-"""Index of a model directory: the file ``checkpoint``, which names the latest checkpoint and all that are kept.
+"""Index of a model directory: the file ``checkpoint``, which lists the kept checkpoints and says which is the latest.
 
 A checkpoint counts only if the index names it. The index has the keys of TensorFlow's file of the same name, in JSON.
 """
@@ -22,10 +22,10 @@ INDEX_NAME = "checkpoint"
 HELD_NAME = "evaluating"
 """Name of the file that contains the name of the checkpoint an evaluator is reading; training does not remove it."""
 
-# Name of the file that lists checkpoints which exist, but are not yet or no longer named in the index.
+# Name of the file that lists the checkpoints that a running save is about to add to the index or remove from it.
 _UNNAMED_NAME = f"{files.TEMPORARY_PREFIX}unnamed-checkpoints"
 
-# Names come from files that anybody may have edited, so a name must be neither another path nor a huge number.
+# Names are read from files that a user may have edited. The pattern refuses other paths and huge step numbers.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 
 
@@ -45,7 +45,7 @@ class CheckpointIndex:
 
     @property
     def names(self) -> list[str]:
-        """Names of the checkpoints, in the order of saving."""
+        """Names of all checkpoints in the index, in the order of saving."""
         return [checkpoint.name for checkpoint in self.saved]
 
 
@@ -60,9 +60,9 @@ def checkpoint_step(name: str) -> int | None:
 
 
 def checkpoint_in(model_dir: str, path: str) -> str:
-    """Return the path inside `model_dir` of the checkpoint whose name is the last part of `path`.
+    """Return `path` with its directory replaced by `model_dir`, after a check that its last part names a checkpoint.
 
-    `path` comes from a file: it may have been edited, or written before the model directory was moved.
+    `path` comes from a file that may have been edited, or written before the model directory was moved.
 
     Raises:
         ValueError: The last part of `path` is not the name of a checkpoint.
@@ -74,7 +74,7 @@ def checkpoint_in(model_dir: str, path: str) -> str:
 
 
 def read_index(model_dir: str) -> CheckpointIndex | None:
-    """Return the index of a model directory, or None if there is none.
+    """Read the index of a model directory; return None if the directory has no index file.
 
     All names in it are checked to be names of checkpoints, so that callers can safely join them to `model_dir`, read
     them and remove them.
@@ -163,7 +163,7 @@ def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
 
 
 def noted_unnamed(model_dir: str) -> list[str]:
-    """Return the names of the checkpoints that a killed process was about to add or remove; see `note_unnamed`.
+    """Return the names of the checkpoints that a killed process was about to add or remove, from `note_unnamed`'s file.
 
     If the index names one of these checkpoints, the checkpoint must be kept.
     """

@@ -1,4 +1,4 @@
-"""Lease of a model directory: only one training at a time writes into it.
+"""Lease of a model directory: a lock that lets only one training at a time write into the directory.
 
 Two trainings in one directory, as when a scheduler starts a job twice, would remove each other's unfinished checkpoints
 and export different models. The process that saves checkpoints takes the lease; evaluators and other readers do not
@@ -43,8 +43,8 @@ EXPIRES_SECS = 60.0
 
 _RENEW_SECS = EXPIRES_SECS / 4
 _POLL_SECS = 1.0
-# If the file is locked, but its content is not valid or names a process that has ended, the holder has not written its
-# own name yet. So locking is tried again this many times, with this pause between.
+# A locked file that is empty or names an ended process was locked just now: its holder has not written its name yet.
+# Locking is then tried `_TRIES` times, with a pause of `_RETRY_SECS` seconds after each try.
 _TRIES, _RETRY_SECS = 100, 0.02
 
 Check = Callable[[], None]
@@ -52,8 +52,8 @@ Check = Callable[[], None]
 
 # File descriptors of the locks of this process. A forked child closes its copies, because they would keep the lock.
 _locked: set[int] = set()
-# Ids of the leases of this process on object stores. A lease with this process's pid but another id is from an earlier
-# process that had the same pid.
+# Ids of the leases that this process holds on object stores.
+# A lease with this process's pid but another id was left by an earlier process that had the same pid.
 _own_leases: set[str] = set()
 
 
@@ -61,7 +61,7 @@ _own_leases: set[str] = set()
 def leased(model_dir: str) -> Iterator[Check | None]:
     """Hold the lease of a model directory while the body runs.
 
-    Yields a function to call before each save if the lease can be lost (on an object store), else None. If the file
+    On an object store the lease can be lost, so a function to call before each save is yielded; else None. If the file
     system supports neither locks nor exclusive creation, a warning is logged and the body runs without a lease.
 
     Raises:
@@ -123,8 +123,8 @@ def _lock(path: str) -> int:
         except BlockingIOError:
             holder = _parsed(os.pread(descriptor, 4096, 0))
             _close(descriptor)
-            # Raise only if the named holder is alive. Right after another process has locked the file, the file is
-            # empty or still names a killed process, so read it again later.
+            # Raise only if the holder that the file names is alive. A file that was locked just now is empty or
+            # still names a killed process, so it is read again after a pause.
             if holder and not _has_ended(holder):
                 raise _in_use(path, holder) from None
             time.sleep(_RETRY_SECS)
@@ -162,7 +162,7 @@ def _object_lease(path: str) -> Iterator[Check]:
 
     def renew() -> None:
         while not ended.wait(_RENEW_SECS):
-            # Errors are ignored: while the store is unreachable, no other process can take over the lease either.
+            # Errors are ignored: while the object store is unreachable, no other process can take over the lease.
             with contextlib.suppress(Exception):
                 lease.renew()
 
@@ -174,7 +174,7 @@ def _object_lease(path: str) -> Iterator[Check]:
         # A process that was forked in the body reaches this line too. Only its parent may release the lease.
         if os.getpid() == process:
             ended.set()
-            # Limit the wait, because a store that does not answer must not keep the training from ending.
+            # The wait is limited, so that training can end even if the object store does not answer.
             thread.join(_RENEW_SECS)
             lease.release()
 
@@ -239,7 +239,7 @@ class ObjectLease:
                 raise _in_use(self._path, found)
 
     def renew(self) -> None:
-        """Rewrite the object with a higher count, which shows that this process is alive.
+        """Rewrite the lease object with a higher count, so that other processes see that this process is alive.
 
         Raises:
             ModelDirInUseError: Another process holds the lease.
@@ -290,7 +290,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 def _pid_space() -> str | None:
     """Return an id of the running kernel and of the pid namespace (each container has its own); None if unknown.
 
-    Only within the same space do equal pids mean the same process.
+    Two leases with equal pids are of the same process only if their ids of the pid namespace are equal too.
     """
     try:
         return f"{files.read_text('/proc/sys/kernel/random/boot_id').strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -299,7 +299,7 @@ def _pid_space() -> str | None:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether the lease's holder has certainly ended: it ran on this machine, and its pid is not in use."""
+    """Return whether the holder has certainly ended: it ran in this pid namespace, and its pid is not in use."""
     if holder.get("place") is None or holder["place"] != _pid_space():
         return False
     if holder["pid"] == os.getpid():

@@ -12,12 +12,12 @@ _SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """Entry of a checkpoint in the index.
+    """Entry of one checkpoint in the index of a model directory.
 
     Args:
         name: Directory of the checkpoint, relative to the model directory.
         timestamp: Time at which it was saved, in seconds since 1970.
-        pinned: Whether it is never removed.
+        pinned: Whether the checkpoint is never removed.
     """
 
     name: str
@@ -68,7 +68,7 @@ class RetentionPolicy:
             raise InvalidValueError(f"keep_checkpoint_every_n_hours must be positive, but got {hours}.")
 
     def apply(self, saved: Sequence[SavedCheckpoint], *, last_preserved_timestamp: float) -> Retained:
-        """Return which checkpoints to keep and which to remove.
+        """Decide which of the saved checkpoints to keep and which to remove.
 
         Args:
             saved: Checkpoints in the order of saving; the last one is always kept.
@@ -92,6 +92,6 @@ class RetentionPolicy:
     def _intervals_since(self, last: float, timestamp: float) -> int:
         if self.keep_checkpoint_every_n_hours is None:
             return 0
-        # Count whole intervals, so that after a long pause one checkpoint is pinned and not one per interval.
+        # Return the whole intervals that have passed. `apply` pins one checkpoint for all of them, even after a pause.
         exact = (timestamp - last) / (self.keep_checkpoint_every_n_hours * _SECONDS_PER_HOUR)
         return int(exact) if exact > 1.0 else 0

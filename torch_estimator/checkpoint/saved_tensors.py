@@ -23,8 +23,8 @@ from torch_estimator.errors import CheckpointError
 class TensorFile(Mapping[str, Tensor]):
     """Tensors of one safetensors file. A tensor is compared with its checksum when it is first used.
 
-    The file is mapped into memory, so that only tensors that are used are read. Checking all of them at once would read
-    the whole file.
+    A local file is mapped into memory, so that only tensors that are used are read. Verifying all checksums at once
+    would read the whole file.
 
     Args:
         path: Path of the file, for error messages.
@@ -67,7 +67,7 @@ class TensorFile(Mapping[str, Tensor]):
 
 
 def read_tensors(path: str) -> TensorFile:
-    """Open a safetensors file; a local file is mapped into memory, not read.
+    """Open a safetensors file. A local file is mapped into memory; a remote file is read completely.
 
     Raises:
         CheckpointError: The file is missing or damaged, or cannot be read.
@@ -101,7 +101,7 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
 
 
 class SavedTensors(Mapping[str, Tensor]):
-    """Tensors of all files of a checkpoint, by name.
+    """Tensors of a checkpoint by name, whose rows may be spread over several files.
 
     A tensor with rows in several files is concatenated each time it is used, so that no second copy stays in memory.
 
@@ -145,7 +145,7 @@ class SavedTensors(Mapping[str, Tensor]):
         return torch.cat(found or [self._files[name][0][name][:0]])
 
     def without(self, names: Collection[str]) -> SavedTensors:
-        """Return all tensors except those of the given names."""
+        """Return a mapping with all tensors except those with the given names, without reading any."""
         rest = SavedTensors(())
         rest._files = {name: files for name, files in self._files.items() if name not in names}
         return rest
@@ -157,12 +157,12 @@ def saved_shape(saved: Mapping[str, Tensor], name: str) -> list[int]:
 
 
 def saved_rows(saved: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:
-    """Return the rows ``start:stop`` of a tensor, reading only the files that contain these rows."""
+    """Return the rows ``start:stop`` of the tensor `name` in `saved`, reading only the files that contain them."""
     return saved.rows(name, start, stop) if isinstance(saved, SavedTensors) else saved[name][start:stop]
 
 
 def without(saved: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:
-    """Return all tensors except those of the given names."""
+    """Return the tensors in `saved` except those with the given names, without reading any from a file."""
     if isinstance(saved, SavedTensors):
         return saved.without(names)
     return {name: tensor for name, tensor in saved.items() if name not in names}

@@ -1,4 +1,4 @@
-"""Sharded tensors: DTensors of torch.distributed.fsdp, of which each process holds some rows."""
+"""Saving and loading of sharded tensors: DTensors of torch.distributed.fsdp, of which each process holds some rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
         return
     mesh: Any = target.device_mesh  # type: ignore[attr-defined]
     rows, local = len(target), to_local(target)
-    # FSDP divides rows as torch.chunk does: all processes hold ceil(rows / size) rows, except the last ones.
+    # FSDP splits rows as torch.chunk does: each process holds ceil(rows / size) rows, the last ones fewer or none.
     start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
     local.copy_(saved_rows(saved, name, start, start + len(local)))
 

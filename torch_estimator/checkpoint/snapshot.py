@@ -1,6 +1,6 @@
-"""Copies of named tensors in CPU memory, in the layout of a safetensors file.
+"""Copies of named tensors in CPU memory, arranged as in a safetensors file.
 
-Training continues as soon as its tensors are copied here; a thread writes the copy to disk later. The file is assembled
+Training continues as soon as its tensors are copied; a thread writes the copy to disk later. The file is assembled
 by hand instead of with ``safetensors.torch.save_file`` for two reasons: the copy lies in one buffer that every save
 uses again, and parts of this buffer can be written to any file system (fsspec) without another copy.
 """
@@ -70,7 +70,7 @@ class HostSnapshot:
             yield content[start : start + _CHUNK_BYTES]
 
     def _lay_out(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Allocate memory for `tensors`; return False if the memory of the last call fits them already."""
+        """Allocate memory for `tensors`, unless that of the last call fits; return whether memory was allocated."""
         for name, tensor in tensors.items():
             _check(name, tensor)
         # Put the widest elements first, so that every tensor starts at a multiple of its element size.
@@ -118,20 +118,20 @@ def _check(name: str, tensor: object) -> None:
 def host_memory(size: int) -> Tensor:
     """Return `size` uninitialized bytes of CPU memory, in huge pages if the system has them.
 
-    The kernel creates each page at the first write to it. With pages of 4 kB that takes longer than the write itself.
+    The kernel provides each page at the first write to it. With pages of 4 kB that takes longer than the write itself.
     numpy requests huge pages for large arrays, torch does not.
     """
     return torch.from_numpy(np.empty(size, np.uint8))
 
 
 def touch(memory: Tensor) -> None:
-    """Write to every page of `memory`, so that the kernel creates the pages now and not during a save."""
+    """Write to every page of `memory`, so that the kernel provides the pages now and not during a save."""
     for start in range(0, len(memory), _PIECE_BYTES):
         memory[start : start + _PIECE_BYTES : _PAGE_BYTES].fill_(0)
 
 
 def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair into the first; large tensors are copied by several threads.
+    """Copy the second tensor of each pair into the first. Several threads copy large CPU tensors.
 
     The first tensor must be contiguous, on the CPU, and of the same dtype as the second. Copies from a GPU may still be
     running when the function returns.
@@ -159,7 +159,7 @@ def _copy_in_threads(pieces: Sequence[tuple[_Bytes, _Bytes]]) -> None:
     remaining = iter(pieces)
 
     def work() -> None:
-        # The threads share one iterator, whose `next` is atomic; numpy releases the GIL while it copies.
+        # The threads share one iterator, which is safe because its `next` is atomic. numpy releases the GIL to copy.
         for target, source in remaining:
             np.copyto(target, source)
 

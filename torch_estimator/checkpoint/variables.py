@@ -22,7 +22,7 @@ from torch_estimator.optim.base import Optimizer
 def named_variables(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a module, detached, by their names in checkpoints.
 
-    A table of embeddings appears as one variable per feature column, so that a checkpoint does not depend on which
+    An embedding table appears as one variable per feature column, so that a checkpoint does not depend on which
     columns share a table, nor on their order. A tensor that several modules share appears once, under its first name.
     The parts of a name are joined by the module's ``variable_separator`` ("/" in premade models), by default ".", as in
     torch.
@@ -30,26 +30,26 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     Raises:
         InvalidTypeError: The module's state contains something that is not a tensor.
     """
-    # Include the buffers that torch leaves out of a state dict, because training may change them as well.
+    # Buffers that torch leaves out of a state dict are included, because training may change them too.
     return _named(module, {**module.state_dict(keep_vars=True), **_non_persistent(module)})
 
 
 def non_persistent_names(module: nn.Module) -> set[str]:
-    """Return the names of buffers that were registered with ``persistent=False``.
+    """Return the names in checkpoints of a module's buffers that were registered with ``persistent=False``.
 
-    A module may create or resize such buffers while it runs. If a checkpoint has none of that name and shape, the
-    module keeps its own.
+    A module may create or resize such buffers while it runs. If a checkpoint has no buffer of that name and shape, the
+    module keeps its current one.
     """
     return set(_named(module, _non_persistent(module)))
 
 
 def named_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a module by their names in checkpoints; see `named_variables`."""
+    """Return the parameters of a module, without buffers, by their names in checkpoints (see `named_variables`)."""
     return _named(module, dict(module.named_parameters()))
 
 
 def trained_variables(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the parameters that the optimizers update, by their names in checkpoints; see `named_variables`."""
+    """Return the parameters that the optimizers update, by their names in checkpoints (see `named_variables`)."""
     held = {one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
     parameters = module.named_parameters()
     return _named(module, {name: one for name, one in parameters if one in held and one.requires_grad})
@@ -62,7 +62,7 @@ def _non_persistent(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _is_expanded(tensor: Tensor) -> bool:
-    """Return whether several elements share one memory location; torch cannot write to such tensors."""
+    """Return whether several elements of a tensor share one memory location. Torch cannot write to such tensors."""
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
@@ -72,7 +72,7 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     variables: dict[str, Tensor] = {}
     known: set[int] = set()
     for key, tensor in tensors.items():
-        # A parameter that several modules share is one variable, under its first name.
+        # A parameter that several modules share is saved only once, under its first name.
         if id(tensor) in known:
             continue
         known.add(id(tensor))
@@ -105,7 +105,7 @@ def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
 def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
     """Copy saved state tensors into the optimizers, by their names in checkpoints.
 
-    Optimizers of `torch.optim` have no state before their first step, so theirs is created here.
+    Optimizers of `torch.optim` have no state before their first step, so their state is created here.
     """
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
     for name, view in named_slots(module, ours).items():
@@ -123,7 +123,7 @@ def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name],
         for group, numbered in zip(optimizer.param_groups, layout, strict=True)
         for parameter, index in zip(group["params"], numbered["params"], strict=True)
     }
-    # load_state_dict moves each tensor to the device where this optimizer keeps it.
+    # `load_state_dict` moves each tensor to the device on which this optimizer keeps its state.
     optimizer.load_state_dict({"state": {k: v for k, v in state.items() if v}, "param_groups": layout})
 
 

@@ -90,7 +90,7 @@ class CheckpointWriter:
         self._remove_leftovers(entries)
 
     def prepare(self, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Start to allocate the memory for a save of these tensors in the background, so that `save` only copies."""
+        """Allocate in the background the CPU memory that a save of these tensors needs, so that `save` only copies."""
         self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
     def reserve(self, step: int) -> str:
@@ -139,7 +139,7 @@ class CheckpointWriter:
         self._shards = shards
         document = state_document(step, state or {}, shards)
         if self._preparing is not None:
-            # An error of the preparation is ignored here, because `fill` raises the same error.
+            # An error of `prepare` is ignored here, because `fill` raises the same error.
             concurrent.futures.wait([self._preparing])
             self._preparing = None
         self._variables.fill(variables)
@@ -150,7 +150,7 @@ class CheckpointWriter:
         return files.join(self._model_dir, saved.name)
 
     def amend(self, step: int, state: Mapping[str, Any]) -> None:
-        """Replace the state in the latest checkpoint, whose step must be `step`; its tensors do not change.
+        """Replace ``state.json`` of the latest checkpoint, whose step must be `step`; the tensors do not change.
 
         Raises:
             CheckpointError: The state cannot be written; the checkpoint stays as it was.
@@ -168,7 +168,7 @@ class CheckpointWriter:
             ) from error
 
     def wait(self) -> None:
-        """Wait until the running save, if any, has ended.
+        """Wait until the running save, if any, has ended, and raise its error if it failed.
 
         Raises:
             CheckpointError: The save failed; the previous checkpoint stays.
@@ -183,7 +183,7 @@ class CheckpointWriter:
     def settle(self) -> None:
         """Wait until the running save, if any, has ended. If it failed, the next save raises the error, not this call.
 
-        Called before the checkpoint is read, by code that should not fail because of a save.
+        Call this before reading the checkpoint in code that should not fail because of a save.
         """
         if self._pending is not None:
             concurrent.futures.wait([self._pending])
@@ -339,7 +339,7 @@ class ShardWriter:
         self._snapshot = HostSnapshot()
 
     def write(self, directory: str, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor]) -> None:
-        """Write the rows that this process holds and sync them to the disk.
+        """Write this process's rows of the variables and optimizer state as one shard, and sync it to the disk.
 
         Args:
             directory: Path that the chief's `CheckpointWriter.reserve` returned.

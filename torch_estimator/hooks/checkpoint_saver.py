@@ -25,7 +25,7 @@ class Saver(Protocol):
     """Protocol of the object that saves the state of a training when `CheckpointSaverHook` calls it."""
 
     def save(self, step: int, *, wait: bool) -> None:
-        """Save the state at a global step; if ``wait``, return only after the checkpoint is complete.
+        """Save the training state of a global step; if ``wait`` is True, wait until the checkpoint is complete.
 
         Raises:
             NotFinite: A trained variable is NaN or infinite.
@@ -145,7 +145,7 @@ def hook_states(hooks: Sequence[Hook]) -> States:
     """Return a dict from the name of a hook's class to the states of its hooks. Classes without states are left out.
 
     Raises:
-        InvalidTypeError: A state cannot be written as JSON.
+        InvalidTypeError: JSON cannot represent a state.
     """
     states: States = {}
     for hook in hooks:

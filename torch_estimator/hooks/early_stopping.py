@@ -353,7 +353,7 @@ def _metric_hook(
 
 def _seconds_or_steps(secs: float | None, steps: int | None) -> tuple[float | None, int | None]:
     if steps is not None and secs == _DEFAULT_SECS:
-        # Ignore the default of run_every_secs if the user gave run_every_steps.
+        # If the user gave run_every_steps, the default of run_every_secs is ignored.
         secs = None
     if (secs is None) == (steps is None):
         raise InvalidValueError(

@@ -54,7 +54,7 @@ class Hook:
 
     @property
     def wants_before_step(self) -> bool:
-        """Whether `before_step` has to be called; if not, several steps may run in one call of a compiled program."""
+        """Whether `before_step` has to be called. If not, a compiled program may run several steps in one call."""
         return type(self).before_step is not Hook.before_step
 
     def begin(self, context: RunContext) -> None:
@@ -67,7 +67,7 @@ class Hook:
         """Handle a finished step; in training, ``context.global_step`` already counts the step."""
 
     def end(self, context: RunContext) -> None:
-        """Finish; called once, after the last step and its checkpoint, but not if a step raised an exception."""
+        """Finish the run; called once after the last step and its checkpoint, but not if a step raised an exception."""
 
     def state(self) -> dict[str, Any] | None:
         """Return this hook's state for checkpoints, a dict that JSON can represent; None (the default) for no state.
@@ -77,7 +77,7 @@ class Hook:
         return None
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state` from the checkpoint that training resumes from; called before `begin`.
+        """Restore the hook from the state saved in the checkpoint that training resumes from; called before `begin`.
 
         If there are several hooks of one class, their states are assigned in the order of the hooks.
         """
@@ -109,7 +109,7 @@ class CheckpointSaverListener:
         return None
 
     def end(self, global_step: int) -> None:
-        """Finish; called once, after the last checkpoint."""
+        """Finish the run; called once, after the last checkpoint."""
 
 
 class RunContext:
@@ -164,7 +164,7 @@ class RunContext:
 
     @property
     def loss(self) -> float:
-        """Loss of the last step; reading it waits for the GPU."""
+        """Loss of the last step. Reading this property waits until the GPU has computed the loss."""
         if self.loss_tensor is None:
             raise RuntimeError("There is no loss before the first step.")
         return float(self.loss_tensor)

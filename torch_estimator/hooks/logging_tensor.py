@@ -26,7 +26,7 @@ class LoggingTensorHook(Hook):
             module (for its output in the step; Keras layers and feature columns of a network have names as well), or
             a function that takes the `RunContext`.
         every_n_iter: Steps from one line to the next; the first line is logged at the first step of the run.
-        every_n_secs: Seconds from one line to the next. Give at most one of these two.
+        every_n_secs: Seconds from one line to the next. Give at most one of ``every_n_iter`` and ``every_n_secs``.
         at_end: Whether to log at the end as well, or only there if no interval is given. The output of a module is then
             that of the last step that was logged.
         formatter: Function that makes the line from a dict of values by tag, with tensors as numpy arrays.

@@ -59,7 +59,7 @@ class ModuleOutputs:
 
     def _keep(self, path: str, layer: Layer) -> Callable[[Any, Any, Any], None]:
         def keep(module: Any, inputs: Any, output: Any) -> None:
-            # Copy the output now, because later operations of the step may change the tensor in place.
+            # The output is copied now, because later operations of the step may change the tensor in place.
             self._outputs[path] = as_arrays(output if layer.columns is None else layer.part_of(output))
 
         return keep

@@ -1,4 +1,4 @@
-"""Timing of hooks: which hooks are due at a step, and the checks of arguments such as ``every_n_iter``."""
+"""Timing of hooks: which hooks must be called at a step, and checks of arguments such as ``every_n_iter``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch_estimator.hooks.hook import Hook
 
 
 class HookSchedule:
-    """Schedule of the calls of hooks' ``before_step`` and ``after_step``.
+    """Schedule that returns, for each step, the hooks whose ``before_step`` and ``after_step`` must be called.
 
-    In a step without a due hook, a query costs one comparison (and one reading of the clock for each hook with
+    In a step without such a hook, a query costs one comparison (and one reading of the clock for each hook with
     ``every_secs``). Create the schedule after calling the hooks' ``begin``, which may set their timing. Hooks that
     override neither method are never due.
 
@@ -35,12 +35,12 @@ class HookSchedule:
             for index, hook in scheduled
             if hook.every_secs is None and hook.every_n_steps is not None
         ]
-        # The next step at which a hook with `every_n_steps` is due, and the last step that was queried.
+        # `_next` is the next step at which a hook with `every_n_steps` is due; `_queried` is the last queried step.
         self._next = min((first for _, first, _ in self._counted), default=None)
         self._queried = 0
 
     def due_at(self, step: int) -> list[Hook]:
-        """Return the hooks that are due at a step of the run, counted from 1, in the order of the hooks.
+        """Return the hooks that must be called at a step of the run, in the order of the hooks. Steps count from 1.
 
         Steps must be queried in increasing order, but some may be skipped. The steps that `steps_without` has returned
         may always be skipped. If several processes train one model, each of them queries only some of the steps; a hook
@@ -51,11 +51,11 @@ class HookSchedule:
         return [self._hooks[index] for index in sorted(due)] if due else []
 
     def due_after(self, step: int) -> list[Hook]:
-        """Return the hooks to call after the last of several steps that were taken at once; see `steps_at_once`."""
+        """Return the hooks whose ``after_step`` must be called for ``step``, the last of the steps taken at once."""
         return [self._hooks[index] for index in self._counted_at(step)]
 
     def steps_at_once(self, step: int, most: int) -> int:
-        """Return how many steps, starting at ``step``, may be taken before a hook has to be called.
+        """Return how many steps, starting at ``step``, may be taken at once, without a call of a hook between them.
 
         The result is from 1 to ``most``. If it is more than 1, hooks may be due at the last of these steps, but only
         hooks without a ``before_step``, which would have to be called before it.
@@ -70,7 +70,7 @@ class HookSchedule:
         return max(1, several)
 
     def steps_without(self, step: int, most: int) -> int:
-        """Return the number of steps, starting at ``step`` and at most ``most``, at which no hook is due.
+        """Return for how many steps, starting at ``step`` and at most ``most``, no hook has to be called.
 
         `due_at` need not be called for these steps. Hooks with ``every_secs`` are judged by the current time.
         """
@@ -128,7 +128,7 @@ def _is_due(step: int, first: int, every: int) -> bool:
 
 
 def _times_due(step: int, first: int, every: int) -> int:
-    """Return how often a hook has been due up to a step, including it."""
+    """Return how often a hook is called up to ``step``: first at step ``first``, then every ``every`` steps."""
     return 0 if step < first else 1 + (step - first) // every
 
 
@@ -185,7 +185,7 @@ class SecondOrStepTimer:
         self._last: tuple[int, float] | None = None
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Return whether to trigger at ``step``: always the first time, never twice at one step."""
+        """Return whether to trigger at ``step``: always if there was no trigger yet, never twice at one step."""
         if self._last is None:
             return True
         last_step, last_time = self._last
@@ -204,12 +204,12 @@ class SecondOrStepTimer:
         return self._last[1] - before[1], step - before[0]
 
     def last_triggered_step(self) -> int | None:
-        """Return the step of the last trigger, or None."""
+        """Return the step of the last trigger, or None if there was no trigger yet."""
         return None if self._last is None else self._last[0]
 
 
 def check_seconds_or_steps(kind: str, *, at_least_one: bool = True, **given: float | None) -> None:
-    """Check that exactly one of several intervals is given and that it is positive.
+    """Check that exactly one (or at most one) of a hook's interval arguments is given, and that it is positive.
 
     Args:
         kind: Name of the class, for error messages.

@@ -46,7 +46,7 @@ class StepCounterHook(Hook):
         self.clock = clock
         self._output_dir = output_dir
         self._min_log_secs = min_log_secs
-        # The global step and the time of the last measurement, and of the last log line.
+        # Global step and time of the last measurement (`_last`) and of the last log line (`_logged`).
         self._last: tuple[int, float] | None = None
         self._logged: tuple[int, float] | None = None
 

@@ -129,7 +129,7 @@ class CheckpointEvaluator:
         return json.dumps([spec.name, self.relative(path)])
 
     def evaluate_with_chief(self, share: EvaluationShare, request: str) -> None:
-        """Run this process's part of an evaluation, after the chief has sent the result of its method `request`."""
+        """Run this process's part of an evaluation. The chief has sent ``request`` to start it."""
         name, path = json.loads(request)
         specs = [one for one in self.specs if one.name == name]
         if not specs:

@@ -133,7 +133,7 @@ class OptimizerNumbers:
         ]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Restore a result of `state`. Values of parameters and settings that no longer exist are ignored."""
+        """Restore a result of `state` into the optimizers; ignore parameters and settings that no longer exist."""
         for one, begun, its in zip(self._optimizers, self._initial, saved, strict=False):
             for place, slots in enumerate(_slots(one)):
                 slots.update(its[_STATE].get(str(place), {}))
