@@ -225,6 +225,9 @@ class Rendezvous:
     def disconnect(self, mesh: AllGatherMesh | None) -> None:
         """End the connections of a generation.
 
+        The chief of an elastic group only stops sending. It keeps the connections until the next generation has formed,
+        because they show which processes are alive.
+
         Args:
             mesh: The mesh of the generation, or None if it has none.
         """
@@ -245,7 +248,7 @@ class Rendezvous:
             self._previous_mesh.close()
             self._previous_mesh = None
 
-    # The following methods run in the thread that forms a generation.
+    # `_form`, and the methods that it calls, run in the thread that forms a generation.
 
     def _form(self, status: str, outcomes: queue.SimpleQueue[FormedGeneration | BaseException]) -> None:
         deadline = time.monotonic() + self._wait_secs
