@@ -181,8 +181,9 @@ class Rendezvous:
         self._may_miss = may_miss and self._rank == 0 and self._elastic and self.is_repeatable
         self._absence_secs = _GONE_SECS
         self._progress_at = time.monotonic()
-        # Make the requests in a thread, because a request to the store of a stopped chief blocks as long as the chief
-        # is stopped, and cannot be interrupted. If this process gives up, it leaves the thread running.
+        # Make the requests in a thread. If the chief's process is suspended (by SIGSTOP, for example), a request to its
+        # store blocks until the chief runs again, and cannot be interrupted. If this process gives up, it leaves the
+        # thread running.
         outcomes: queue.SimpleQueue[FormedGeneration | BaseException] = queue.SimpleQueue()
         self._forming = threading.Thread(target=self._form, args=(status, outcomes), name="rendezvous", daemon=True)
         self._forming.start()

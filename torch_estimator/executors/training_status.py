@@ -177,7 +177,7 @@ class StatusReader:
             return False
         if status.max_steps != self._max_steps:
             # This training has another max_steps than the evaluator, so wait for the chief to begin the evaluator's
-            # training. Exception: follow this training if it was running when the evaluator started and has ended since.
+            # training. But follow this training if it was running when the evaluator started, and has since ended.
             return self._before.ended or not status.ended
         # Follow a training that had already ended only if the chief announces no new training within some seconds.
         return self._before.ended and self._clock() < self._grace_ends
