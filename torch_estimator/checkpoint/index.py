@@ -25,7 +25,8 @@ HELD_NAME = "evaluating"
 # Name of the file that lists the checkpoints that a running save is about to add to the index or remove from it.
 _UNNAMED_NAME = f"{files.TEMPORARY_PREFIX}unnamed-checkpoints"
 
-# Names are read from files that a user may have edited. The pattern refuses other paths and huge step numbers.
+# Name of a checkpoint. Names are read from files that a user may have edited, so a name with a path separator, or a
+# step of more than 19 digits, is refused.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 
 

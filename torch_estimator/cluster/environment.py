@@ -104,8 +104,8 @@ def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
 def check_trains_alone(environ: Mapping[str, str]) -> None:
     """Check that this process may train alone although only one of ``RANK`` and ``WORLD_SIZE`` is set.
 
-    Some tools set ``RANK=0`` or ``WORLD_SIZE=1`` for every process, which is harmless. Other values mean that the job
-    has several processes, which do not know enough to find each other.
+    Some tools set ``RANK=0`` or ``WORLD_SIZE=1`` for every process, which is harmless. Other values, and ``RANK=0``
+    with a ``MASTER_ADDR``, mean that the job has several processes, which do not know enough to find each other.
 
     Raises:
         InvalidValueError: The job has other processes.

@@ -112,7 +112,7 @@ def task_from_cluster_spec(text: str) -> Task:
 
 
 def _task_without_cluster(config: Mapping[str, Any]) -> Task:
-    """Return a task with the entries of TF_CONFIG outside of the cluster; warn about entries that have no effect."""
+    """Return a task without a cluster, made of the other entries of TF_CONFIG; warn about entries without effect."""
     service = config.get("service", {})
     if not isinstance(service, dict):
         raise InvalidTypeError(f"TF_CONFIG['service'] must be a JSON object, but got {shortened(service)}.")

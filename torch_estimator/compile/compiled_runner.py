@@ -370,8 +370,8 @@ class CompiledRunner(StepRunner):
         If a compilation has ended since the last call, load its result.
         """
         if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
-            # The settings of all steps of a call are read before the first step runs.
-            # A setting that is a tensor would then have the value of the last step in all steps.
+            # One call runs several compiled steps and reads their settings before the first step.
+            # A schedule changes a tensor in place, so all of these steps would get the value of the last one.
             self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
             return
         if self._compiler is None:

@@ -86,7 +86,10 @@ class _Pipeline:
         self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
 
     def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
-        """Return a stream of a user's batches, and the source's signature, which saved positions include."""
+        """Return a stream of a user's batches, and the source's signature.
+
+        The signature is saved with each position in the input, to check later that the source is still the same.
+        """
         operations = self._operations
         elements = source.stream(own_random=any(isinstance(one, Cache | Shard) for one in self._given))
         if elements.from_loader:

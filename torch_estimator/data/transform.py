@@ -56,7 +56,10 @@ AS_NUMPY = AsNumpy()
 
 
 def wants_others(transform: Transform | None) -> bool:
-    """Return whether a transform gets all columns of the data, not only the columns in its `required`."""
+    """Return whether a transform asks for the columns outside of its `required` as well.
+
+    If `required` is None, the transform gets all columns anyway.
+    """
     return bool(getattr(transform, "others", False))
 
 

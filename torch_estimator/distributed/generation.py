@@ -213,8 +213,8 @@ def begin_generation(store: Store, size: int) -> Generation:
     return Generation(store, store.add(_NEWEST, 1), size)
 
 
-# Stores that this process has opened, by address. A store stays open while the process lives, because the chief's
-# process serves it, and because the next training of the same program uses it again.
+# Stores that this process has opened, by address. A store stays open until its server is gone, because the
+# chief's process serves it, and because the next training of the same program uses it again.
 _OPEN_STORES: dict[tuple[str, int], Store] = {}
 
 

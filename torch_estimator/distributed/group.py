@@ -38,7 +38,8 @@ logger = logging.getLogger("torch_estimator")
 _LEAVE_SECS = 30.0
 # After SIGTERM or Ctrl-C, a process waits in a collective for its peers for at most this many seconds.
 _PREEMPTION_GRACE_SECS = 5.0
-# The end of the training is read from the model directory, which may be on a slow store.
+# Check at most once in this many seconds whether the training has ended. The check reads the model directory, which may
+# be on slow storage.
 _CHECK_OVER_SECS = 1.0
 # A process that has failed sends this number in place of the length of its message.
 _FAILED = -1
@@ -344,8 +345,6 @@ class Group:
         self._returned = None
         self._rendezvous.disconnect(self._formed.mesh if self._formed is not None else None)
         self._formed = None
-
-    # The following methods are called in collectives.
 
     def _gather_lengths(self, own: int) -> list[int]:
         lengths = self._all_gather_numbers(own)

@@ -10,9 +10,9 @@ A process that has waited in a collective for longer than ``silence_secs`` reads
 that names
 
 1. every peer that has entered fewer collectives: the peer is still computing, or hangs in user code;
-2. if all peers have entered this collective, every peer whose heartbeats have stopped: its whole process is stopped,
+2. if all peers have entered this collective, every peer whose heartbeats have stopped: its whole process is suspended,
    and only a part of its message was sent;
-3. the chief, if the store does not answer: the chief's process serves the store, so that process is stopped.
+3. the chief, if the store does not answer: the chief's process serves the store, so that process is suspended.
 
 The heartbeat only logs. It never ends a process, because a peer may be slow for a good reason, such as a long
 evaluation.
@@ -30,7 +30,7 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 logger = logging.getLogger("torch_estimator")
 
 _MAX_PERIOD_SECS = 2.0
-# A peer counts as stopped if it has published nothing for this number of periods.
+# A peer counts as suspended if it has published nothing for this number of periods.
 _MISSED_BEATS = 3
 _JOIN_SECS = 1.0
 
@@ -72,9 +72,9 @@ class Heartbeat:
         # heartbeats that each peer had published by then.
         self._complete: tuple[int, float, dict[int, int]] | None = None
         self._stopped = threading.Event()
-        # Start a second thread, except on the chief, which serves the store itself. A request to the store of a stopped
-        # chief blocks as long as the chief is stopped. The second thread makes no requests, so it can notice that the
-        # first one is blocked.
+        # Start a second thread, except on the chief, which serves the store itself. A request to the store of a
+        # suspended chief blocks until the chief runs again. The second thread makes no requests, so it can notice that
+        # the first one is blocked.
         targets = (self._publish, self._check_store_answers) if rank else (self._publish,)
         self._threads = [threading.Thread(target=target, name="heartbeat", daemon=True) for target in targets]
         for thread in self._threads:

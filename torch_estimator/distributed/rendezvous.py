@@ -181,8 +181,9 @@ class Rendezvous:
         self._may_miss = may_miss and self._rank == 0 and self._elastic and self.is_repeatable
         self._absence_secs = _GONE_SECS
         self._progress_at = time.monotonic()
-        # Make the requests in a thread, because a request to the store of a stopped chief blocks as long as the chief
-        # is stopped, and cannot be interrupted. If this process gives up, it leaves the thread running.
+        # Make the requests in a thread. If the chief's process is suspended (by SIGSTOP, for example), a request to its
+        # store blocks until the chief runs again, and cannot be interrupted. If this process gives up, it leaves the
+        # thread running.
         outcomes: queue.SimpleQueue[FormedGeneration | BaseException] = queue.SimpleQueue()
         self._forming = threading.Thread(target=self._form, args=(status, outcomes), name="rendezvous", daemon=True)
         self._forming.start()
@@ -225,6 +226,9 @@ class Rendezvous:
     def disconnect(self, mesh: AllGatherMesh | None) -> None:
         """End the connections of a generation.
 
+        The chief of an elastic group only stops sending. It keeps the connections until the next generation has formed,
+        because they show which processes are alive.
+
         Args:
             mesh: The mesh of the generation, or None if it has none.
         """
@@ -245,7 +249,7 @@ class Rendezvous:
             self._previous_mesh.close()
             self._previous_mesh = None
 
-    # The following methods run in the thread that forms a generation.
+    # `_form`, and the methods that it calls, run in the thread that forms a generation.
 
     def _form(self, status: str, outcomes: queue.SimpleQueue[FormedGeneration | BaseException]) -> None:
         deadline = time.monotonic() + self._wait_secs

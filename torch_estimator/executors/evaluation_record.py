@@ -112,7 +112,9 @@ class EvaluationRecord:
         return self._specs.get(name or "")
 
     def claim(self) -> None:
-        """Make this evaluator the owner of the file. On later calls, check that no other evaluator has become owner.
+        """Make this evaluator the owner of the file. If it is the owner already, check that no other has taken over.
+
+        The call does nothing while the model directory does not exist.
 
         Raises:
             ClusterError: Another evaluator has become the owner.

@@ -117,7 +117,8 @@ class _EvaluationListener(CheckpointSaverListener):
     The checkpoint that training starts from is evaluated only if an evaluation of it was interrupted.
     """
 
-    # Training need not wait until each checkpoint is written. `after_save` waits if it evaluates the checkpoint.
+    # False although `after_save` reads the checkpoints that it evaluates, because it waits for those by itself. So
+    # training does not wait for the checkpoints that are not evaluated.
     reads_checkpoint = False
 
     def __init__(

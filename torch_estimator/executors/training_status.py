@@ -176,8 +176,8 @@ class StatusReader:
         if self._before is None or not self.had_begun(status):
             return False
         if status.max_steps != self._max_steps:
-            # The chief will probably begin another training with another max_steps. But if this training was still
-            # going on when the evaluator started, and has ended since, follow this training.
+            # This training has another max_steps than the evaluator, so wait for the chief to begin the evaluator's
+            # training. But follow this training if it was running when the evaluator started, and has since ended.
             return self._before.ended or not status.ended
         # Follow a training that had already ended only if the chief announces no new training within some seconds.
         return self._before.ended and self._clock() < self._grace_ends

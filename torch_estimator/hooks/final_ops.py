@@ -35,7 +35,10 @@ class FinalOpsHook(Hook):
 
     @property
     def final_ops_values(self) -> Any:
-        """Results of the functions in the structure of ``final_ops``, tensors as numpy arrays; None before the end."""
+        """What the functions have returned, with tensors as numpy arrays; None before the end of the run.
+
+        It is one result, or a dict or list of results, as ``final_ops`` is one function, or a dict or list of them.
+        """
         return self._values
 
     def end(self, context: RunContext) -> None:

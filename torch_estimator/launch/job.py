@@ -276,7 +276,7 @@ class _TaskProcess:
         return str(self.task) if self.task.is_of_cluster else "the program"
 
     def stop_by(self, deadline: float) -> None:
-        """Set the latest time at which the job sends the process its next signal."""
+        """Move the time at which the job sends the next signal to `deadline`, unless it is earlier already."""
         self.deadline = min(self.deadline, deadline)
 
     def stop_or_kill(self, now: float, stop_secs: float) -> None:

@@ -240,8 +240,9 @@ class ServerState:
                 "step": step,
                 # The global step is that of the first server, so only this server ends the training.
                 "last_step": None if index else self._training.last_step,
-                # With bounded staleness, every server must detect workers that hang: no reply may wait for them.
-                # Otherwise it is enough that the first server detects them.
+                # With bounded staleness, a server holds back replies to fast workers until slow workers catch up.
+                # So every server must detect hung workers, or it would hold back those replies forever.
+                # Without bounded staleness it is enough that the first server detects and names them.
                 "silence_secs": self._settings.silence_secs if not index or most is not None else None,
                 "max_staleness": most,
                 "names": self.names,

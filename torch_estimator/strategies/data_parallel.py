@@ -277,8 +277,9 @@ class DataParallelSession(Session):
         try:
             yield
         except PeerLost as lost:
-            # Before the first step there is no state to recover, so form the group again and start over. If a later
-            # recovery in `DataParallelSteps` failed, its error arrives here, too, and `rejoin` raises it again.
+            # Before the first step there is no state to recover, so form the group again and start over. Later losses
+            # are handled by `DataParallelSteps`. Its error arrives here only if the group cannot form again; then
+            # `rejoin` raises that error.
             self.group.rejoin(lost)
 
     def begin(self, training: Training) -> None:

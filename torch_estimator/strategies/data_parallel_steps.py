@@ -300,7 +300,7 @@ class DataParallelSteps(SynchronousSteps):
             self._exchange(FAILED)
 
     def close(self, *exception: object) -> None:
-        """Stop compiling both halves of the step in the background, or let a compilation finish for later runs."""
+        """End the use of both runners; see `StepRunner.__exit__`."""
         for runner in (self._senders, self._receivers):
             if runner is not None:
                 runner.__exit__(*exception)

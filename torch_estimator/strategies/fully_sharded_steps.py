@@ -83,7 +83,7 @@ class ShardedSteps(SynchronousSteps):
         self._in_step = False
 
     def invalidate(self) -> None:
-        """Make the next step check whether a user's hook has changed the model or the optimizers."""
+        """Warn if a user's hook has unfrozen parameters, because they are not trained. Other changes need no action."""
         self._runner.invalidate()
 
     def _keep_state(self) -> None:

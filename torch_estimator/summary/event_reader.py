@@ -78,7 +78,11 @@ class EvaluationReader:
         self._read: dict[str, tuple[int, list[_Entry]]] = {}
 
     def results(self) -> Results:
-        """Return the evaluation metrics by step. If a step was evaluated several times, the last evaluation counts."""
+        """Return the evaluation metrics by step.
+
+        If a metric of a step was written several times, the last value counts. When a restarted run begins at a step,
+        the metrics of that step and of later steps are dropped.
+        """
         for name, size in files.sizes(self.eval_dir).items():
             known = self._read.get(name)
             if "tfevents" in name and (known is None or known[0] != size):

@@ -51,7 +51,11 @@ class StepRunner:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop the compilation that is running, if any, or let it go on for later runs."""
+        """End the use of this runner. This base class does nothing.
+
+        A runner that compiles in the background stops the compilation if the run failed or was preempted. Otherwise the
+        compilation goes on, so that a later run finds its result.
+        """
 
     def state(self) -> Any:
         """Return what a resumed run needs to compile the same steps as this run, as values that JSON can represent.
