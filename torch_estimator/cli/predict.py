@@ -1,4 +1,4 @@
-"""Command ``estimator predict``: print an export's predictions, as ``gcloud ai-platform local predict`` does."""
+"""Command ``estimator predict``: run an export on instances, or ask a server, and print what gcloud prints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
+from torch_estimator.cli.server_client import ServerClient
 from torch_estimator.cli.show import newest_export
 from torch_estimator.cli.tables import aligned
 from torch_estimator.errors import InvalidValueError, printable
@@ -25,9 +26,14 @@ _BATCH = 4096
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command ``predict`` and its options to the parser."""
-    parser = commands.add_parser("predict", help="run an export on instances from a file")
-    parser.add_argument("--model-dir", required=True, help="the export, or a directory of numbered ones")
+    """Add the command to the parser."""
+    parser = commands.add_parser("predict", help="run an export on instances from a file, or ask a server")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--model-dir", metavar="DIR", help="the export, or a directory of numbered ones")
+    where.add_argument("--server", metavar="URL", help="a server such as http://127.0.0.1:8501; needs --model")
+    parser.add_argument("--model", metavar="NAME", help="name of the model on the server")
+    parser.add_argument("--version", metavar="V", help="version on the server, such as v1, or label; default: its own")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the bearer token for the server")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--json-instances", metavar="FILE", help="one JSON instance per line; - is stdin")
     given.add_argument("--text-instances", metavar="FILE", help="one line of text per instance; - is stdin")
@@ -43,7 +49,8 @@ def add_to(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the predictions for every instance in the input file."""
+    """Print the predictions for every instance."""
+    client = _client(options)
     name = options.signature_name
     path, unit = options.json_instances, "line"
     if options.json_request is not None:
@@ -57,15 +64,34 @@ def run(options: argparse.Namespace) -> None:
         instances = list(_lines(path))
     if not instances:
         raise InvalidValueError("No valid instance was found in input file.")
-    model = ExportedModel.load(newest_export(options.model_dir))
     try:
-        predictions = _predictions(model, instances, name or DEFAULT_SIGNATURE)
+        if client is not None:
+            predictions: list[Any] = client.predict(instances, name or DEFAULT_SIGNATURE)
+        else:
+            model = ExportedModel.load(newest_export(options.model_dir))
+            predictions = _predictions(model, instances, name or DEFAULT_SIGNATURE)
     except InstanceError as error:
         raise InvalidValueError(f"{_name_of(path)}, {unit} {error.index + 1}: {error}") from error
     if options.format == "json":
         print(json.dumps({"predictions": predictions}, indent=2, ensure_ascii=False))
     else:
         print(printable(table(predictions)))
+
+
+def _client(options: argparse.Namespace) -> ServerClient | None:
+    """Return the client of the server that the command line names, or None for an export.
+
+    Raises:
+        InvalidValueError: The options contradict each other.
+    """
+    if options.server is None:
+        for name in ("model", "version", "token_file"):
+            if getattr(options, name) is not None:
+                raise InvalidValueError(f"--{name.replace('_', '-')} is for --server, and --model-dir is an export.")
+        return None
+    if not options.model:
+        raise InvalidValueError("--server needs --model, the name of the model on the server.")
+    return ServerClient(options.server, options.model, options.version, options.token_file)
 
 
 def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[Any]:

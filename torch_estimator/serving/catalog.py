@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -366,10 +366,8 @@ class Catalog:
     def refresh(self) -> None:
         """Look for changes now, and wait until new versions are loaded."""
         self._look()
-        while not self._ended.is_set() and any(model.loads for model in self._models.values()):
-            self._wake.wait(self._poll_secs)
-            self._wake.clear()
-            self._look()
+        wait([load for model in self._models.values() for load in model.loads.values()])
+        self._look()
 
     def _watch(self) -> None:
         while not self._ended.is_set():

@@ -117,7 +117,7 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
         row, column = _object(outputs), _object({output: _list(schema) for output, schema in outputs.items()})
         if len(outputs) == 1:
             # TensorFlow Serving drops the name of a single output.
-            ((output, row),) = outputs.items()
+            (row,) = outputs.values()
             column = _list(row)
         answers += [_object({"predictions": _list(row)}), _object({"outputs": column})]
     schemas[f"{name}.predict.request"] = {"anyOf": requests}
@@ -128,17 +128,16 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
         "items": False,
     }
     for method, kind, result in (("classify", CLASSIFY, _list(pair)), ("regress", REGRESS, {"type": "number"})):
-        fitting = [(key, signature) for key, signature in signatures.items() if signature.method_name == kind]
+        fitting = [key for key, signature in signatures.items() if signature.method_name == kind]
         if not fitting:
             continue
+        # Without a name, serving_default answers if it is for this method, and the first one that is otherwise.
+        unnamed = "serving_default" if "serving_default" in fitting else fitting[0]
         of_method = []
-        for place, (key, signature) in enumerate(fitting):
+        for key in fitting:
             instance = {"$ref": f"#/components/schemas/{name}.{key}.instance"}
             fields = {"signature_name": {"const": key}, "examples": _list(instance), "context": _object({})}
-            # Without a name, the first signature of the method answers, or serving_default if it is one of them.
-            needs_name = place > 0 and key != "serving_default"
-            required = ("examples", "signature_name") if needs_name else ("examples",)
-            of_method.append(_object(fields, required=required))
+            of_method.append(_object(fields, required=["examples"] + ["signature_name"] * (key != unnamed)))
         schemas[f"{name}.{method}.request"] = {"anyOf": of_method}
         schemas[f"{name}.{method}.answer"] = _object({"results": _list(result)})
     return schemas

@@ -288,8 +288,8 @@ def _plain_column(values: list[Any], info: TensorInfo, name: str) -> list[Any]:
 
 
 def _as_json(name: str, array: npt.NDArray[Any]) -> Any:
-    """Return an output as a list that orjson takes. Numbers stay arrays, which orjson writes in their precision."""
-    if array.dtype != object:
+    """Return an output as a list that orjson takes. Floats stay arrays, which orjson writes in their precision."""
+    if array.dtype.kind == "f":
         return array
     values = array.tolist()
     return _base64(values) if name.endswith("_bytes") else values

@@ -1,0 +1,273 @@
+"""Versions come and go while requests are answered; a registry's default and labels are followed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving.models import app_of, ask, break_export, error_of, predict, serving, wait_until, write_export
+from torch_estimator.errors import ExportError, InvalidValueError, RegistryError
+from torch_estimator.export.signatures import MODEL_FILE
+from torch_estimator.registry import Registry
+from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving.batcher import BatchLimits
+from torch_estimator.serving.catalog import Catalog, DirectorySource
+from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
+from torch_estimator.serving.service import PredictionService
+
+LIMITS = BatchLimits(max_batch=8, max_delay_secs=0, max_queue=100, timeout_secs=60)
+CONTENT = {"signature_name": "one", "instances": [{"x": 1}]}
+
+
+@pytest.fixture
+def catalog() -> Iterator[Catalog]:
+    """A catalog that looks for changes when it is told to."""
+    made = Catalog(LIMITS, threads=1, poll_secs=0.01, retry_secs=0.01)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def registry(base: Path, tmp_path: Path) -> Registry:
+    """A registry with the model ``small`` of versions 1 to 3, of which 1 is the default."""
+    made = Registry(tmp_path / "registry")
+    made.create_model("small")
+    for version in (1, 2, 3):
+        made.create_version("small", version, base / str(min(version, 2)))
+    return made
+
+
+@pytest.fixture
+def served(registry: Registry) -> Iterator[ServingApp]:
+    """The application of a server of the registry."""
+    service = PredictionService(ServingOptions(registry=registry.url, poll_secs=0.05))
+    service.start()
+    yield ServingApp(service)
+    service.close()
+
+
+def factor(app: Any, place: str = "", model: str = "small") -> float | None:
+    """What the version that answers multiplies by; None if there is none."""
+    predictions = ask(app, f"/v1/models/{model}{place}:predict", CONTENT).json().get("predictions")
+    return None if predictions is None else predictions[0]
+
+
+def states(app: Any) -> dict[str, str]:
+    answer = ask(app, "/v1/models/small").json()
+    return {one["version"]: one["state"] for one in answer["model_version_status"]}
+
+
+def test_a_new_version_takes_over_and_the_old_one_is_let_go(tmp_path: Path) -> None:
+    write_export(tmp_path / "1", 1)
+    with app_of(tmp_path, "latest") as app:
+        assert factor(app) == 1
+        write_export(tmp_path / "2", 2)
+        wait_until(lambda: factor(app) == 2)
+        assert error_of(predict(app, CONTENT, "/versions/1"))[0] == 404
+        assert states(app) == {"1": "END", "2": "AVAILABLE"}
+
+
+def test_a_broken_version_is_refused_and_the_old_one_goes_on(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_export(tmp_path / "1")
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy())
+    catalog.refresh()
+    break_export(tmp_path / "2")
+    for _ in range(3):
+        catalog.refresh()
+    state = catalog.state("small")
+    assert (state.default, list(state.versions)) == (1, [1])
+    word, problem = state.states[2]
+    assert word == "END"
+    assert "cannot be loaded" in problem
+    refused = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(refused) == 1
+    assert refused[0].startswith(f"Version 2 of model small is left out: {tmp_path}/2/{MODEL_FILE} cannot be loaded: ")
+
+
+def test_a_version_that_could_not_be_read_for_a_while_is_tried_again(tmp_path: Path, catalog: Catalog) -> None:
+    write_export(tmp_path / "1")
+    (tmp_path / "1" / MODEL_FILE).rename(tmp_path / "away")
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy())
+    catalog.refresh()
+    assert catalog.state("small").default is None
+    (tmp_path / "away").rename(tmp_path / "1" / MODEL_FILE)
+
+    def is_loaded() -> bool:
+        catalog.refresh()
+        return catalog.state("small").default == 1
+
+    wait_until(is_loaded)
+
+
+def test_an_unfinished_export_is_not_loaded(tmp_path: Path, catalog: Catalog) -> None:
+    write_export(tmp_path / "1")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / MODEL_FILE).write_bytes(b"")
+    (tmp_path / "temp-3").mkdir()
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy(all=True))
+    catalog.refresh()
+    assert list(catalog.state("small").states) == [1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "loaded"), [("latest", [3]), ("latest(2)", [2, 3]), ("all", [1, 2, 3]), ("1,v3,9", [1, 3]), ("2", [2])]
+)
+def test_the_policy_says_which_versions_are_loaded(
+    tmp_path: Path, catalog: Catalog, policy: str, loaded: list[int]
+) -> None:
+    for version in (1, 2, 3):
+        write_export(tmp_path / str(version))
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy.parse(policy))
+    catalog.refresh()
+    state = catalog.state("small")
+    assert (sorted(state.versions), state.default) == (loaded, loaded[-1])
+
+
+@pytest.mark.parametrize("text", ["", "latest(0)", "newest", "latest(x)", "1;2", "-1"])
+def test_what_is_no_policy_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError):
+        VersionPolicy.parse(text)
+
+
+def test_a_single_export_is_a_version(tmp_path: Path, catalog: Catalog) -> None:
+    for place, (name, directory) in enumerate({"named": "export", "numbered": "17"}.items()):
+        catalog.add(name, DirectorySource(str(write_export(tmp_path / str(place) / directory))), VersionPolicy())
+    catalog.refresh()
+    assert {name: catalog.state(name).default for name in catalog.names()} == {"named": 1, "numbered": 17}
+
+
+def test_the_memory_of_an_old_version_is_freed_without_garbage_collection(tmp_path: Path, catalog: Catalog) -> None:
+    write_export(tmp_path / "1")
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy())
+    catalog.refresh()
+    old = weakref.ref(catalog.version("small"))
+    write_export(tmp_path / "2")
+    gc.disable()
+    try:
+        catalog.refresh()
+        assert old() is None
+    finally:
+        gc.enable()
+
+
+def test_a_directory_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    model = ServedModel(name="small", path=str(tmp_path / "none"))
+    with pytest.raises(ExportError, match=r"the directory of model small, .*none, does not exist"):
+        PredictionService(ServingOptions(models=(model,)))
+
+
+def test_all_models_of_a_registry_are_served_and_new_ones_appear(
+    served: ServingApp, registry: Registry, base: Path
+) -> None:
+    assert served.service.catalog.names() == ["small"]
+    registry.create_model("other")
+    registry.create_version("other", 1, base / "2")
+    wait_until(lambda: factor(served, model="other") == 2)
+    registry.delete_version("other", 1)
+    registry.delete_model("other")
+    wait_until(lambda: served.service.catalog.names() == ["small"])
+
+
+def test_a_changed_default_answers_and_the_newest_is_there_as_well(served: ServingApp, registry: Registry) -> None:
+    assert (factor(served), factor(served, "/versions/3")) == (1, 2)
+    registry.set_default("small", 3)
+    wait_until(lambda: factor(served) == 2)
+    # It was loaded already, and the version that nobody needs any more has gone.
+    wait_until(lambda: states(served) == {"1": "END", "3": "AVAILABLE"})
+
+
+def test_a_changed_label_answers(served: ServingApp, registry: Registry) -> None:
+    assert error_of(predict(served, CONTENT, "/labels/canary"))[0] == 400
+    registry.update("small", 2, labels=["canary"])
+    wait_until(lambda: factor(served, "/labels/canary") == 2)
+    registry.update("small", 1, labels=["canary"])
+    wait_until(lambda: factor(served, "/labels/canary") == 1)
+    registry.update("small", 1, remove_labels=["canary"])
+    wait_until(lambda: predict(served, CONTENT, "/labels/canary").status_code == 400)
+
+
+def test_a_default_that_cannot_be_loaded_leaves_the_old_one(registry: Registry, served: ServingApp) -> None:
+    (Path(registry.url) / "small" / "2" / MODEL_FILE).write_bytes(b"damaged")
+    registry.set_default("small", 2)
+    wait_until(lambda: served.service.catalog.state("small").states.get(2, ("", ""))[1] != "")
+    assert factor(served) == 1
+    registry.set_default("small", 3)
+    wait_until(lambda: factor(served) == 2)
+
+
+def test_some_models_of_a_registry_can_be_named(registry: Registry, base: Path) -> None:
+    registry.create_model("other")
+    registry.create_version("other", 1, base / "2")
+    models = (ServedModel(name="other"), ServedModel(name="third", path=str(base)))
+    service = PredictionService(ServingOptions(registry=registry.url, models=models))
+    service.start()
+    service.close()
+    assert service.catalog.names() == ["other", "third"]
+    with pytest.raises(RegistryError, match="there is no model 'none'"):
+        PredictionService(ServingOptions(registry=registry.url, models=(ServedModel(name="none"),)))
+    with pytest.raises(RegistryError, match="does not exist"):
+        PredictionService(ServingOptions(registry=f"{registry.url}-none"))
+
+
+def test_a_registry_that_cannot_be_read_for_a_while_is_logged_once(
+    served: ServingApp, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> int:
+        return sum("cannot be read" in record.message for record in caplog.records)
+
+    os.rename(registry.url, f"{registry.url}-away")
+    wait_until(lambda: warnings() > 0)
+    count = warnings()
+    assert factor(served) == 1
+    os.rename(f"{registry.url}-away", registry.url)
+    registry.set_default("small", 3)
+    wait_until(lambda: factor(served) == 2)
+    assert warnings() <= count + 1
+
+
+def test_no_request_fails_while_versions_change_under_load(tmp_path: Path) -> None:
+    base = tmp_path / "models"
+    write_export(base / "1", 1)
+    stop, answers = threading.Event(), []
+
+    def load(url: str) -> list[tuple[int, float]]:
+        found = []
+        with httpx.Client(base_url=url, timeout=60) as client:
+            while not stop.is_set():
+                answer = client.post("/v1/models/small:predict", json=CONTENT)
+                found.append((answer.status_code, answer.json()["predictions"][0]))
+        return found
+
+    with serving("--model", f"small={base}") as server, ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(load, server.url) for _ in range(4)]
+
+        def version() -> int:
+            return int(httpx.get(f"{server.url}/v1/models/small/metadata").json()["model_spec"]["version"])
+
+        try:
+            for number in range(2, 7):
+                if number % 2:
+                    break_export(base / str(number))
+                    time.sleep(0.1)
+                else:
+                    write_export(base / str(number), number)
+                    wait_until(lambda: version() == number)  # noqa: B023
+        finally:
+            stop.set()
+        for one in running:
+            answers += one.result()
+        assert server.end()[0] == 0
+    assert {status for status, _ in answers} == {200}
+    assert {1.0, 2.0, 4.0} <= {value for _, value in answers}
