@@ -222,8 +222,8 @@ class ShardWriter:
             try:
                 parts.append(self._run(columns, stop - start))
             except UserError:
-                wrong = self._wrong_rows(columns, stop - start)
-                if not wrong:
+                wrong, is_broken = self._wrong_rows(columns, stop - start)
+                if not wrong or is_broken:
                     raise
                 kept = np.setdiff1d(np.arange(stop - start), np.fromiter(wrong, np.int64))
                 if len(kept):
@@ -243,9 +243,10 @@ class ShardWriter:
         values = {name: column.values() if isinstance(column, Texts) else column for name, column in columns.items()}
         return self._model.predict(values, self._signature)
 
-    def _wrong_rows(self, columns: Mapping[str, Column], rows: int) -> dict[int, str]:
-        """Return why rows of a batch cannot be predicted, by row."""
+    def _wrong_rows(self, columns: Mapping[str, Column], rows: int) -> tuple[dict[int, str], bool]:
+        """Return why rows of a batch cannot be predicted, by row, and whether the model cannot be run on any row."""
         wrong: dict[int, str] = {}
+        failures = 0
         for row in range(rows):
             try:
                 self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()}, 1)
@@ -254,8 +255,9 @@ class ShardWriter:
             except InvalidValueError as error:
                 wrong[row] = str(error)
             except ExportError as error:
+                failures += 1
                 wrong[row] = f"The model cannot be run on this row: {error}"
-        return wrong
+        return wrong, rows > 1 and failures == rows
 
 
 def _joined(parts: Sequence[Array | Texts]) -> Array | Texts:
