@@ -26,7 +26,7 @@ from torch_estimator.errors import DataError, InvalidValueError, UserError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
 from torch_estimator.json_text import parse_json, shortened
-from torch_estimator.serving.batch_prediction.json_lines import from_strings
+from torch_estimator.serving.batch_prediction.columns import from_strings, one_array
 from torch_estimator.serving.batch_prediction.rows import (
     Column,
     Rows,
@@ -34,7 +34,6 @@ from torch_estimator.serving.batch_prediction.rows import (
     is_list,
     lists_of,
     numbers_of,
-    one_array,
     texts_of,
 )
 

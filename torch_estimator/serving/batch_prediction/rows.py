@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,9 +13,7 @@ from torch_estimator.errors import DataError
 from torch_estimator.export.feeds import PADDING
 from torch_estimator.export.signatures import NUMPY_TYPES, TensorInfo
 from torch_estimator.json_text import shortened
-from torch_estimator.serving.batch_prediction.json_lines import from_numpy, from_strings
-
-Array = npt.NDArray[Any]
+from torch_estimator.serving.batch_prediction.columns import Array, Texts, from_numpy
 
 _WANTED = {"DT_STRING": "strings", "DT_FLOAT": "numbers", "DT_DOUBLE": "numbers", "DT_BOOL": "booleans"}
 _ARROW_TYPES = {
@@ -26,29 +23,6 @@ _ARROW_TYPES = {
     "DT_INT32": pa.int32(),
     "DT_BOOL": pa.bool_(),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Column of strings, each distinct one stored once.
-
-    Attributes:
-        distinct: The strings, an object array.
-        codes: Index of each row's string, integers ``[rows]``.
-    """
-
-    distinct: Array
-    codes: Array
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, rows: slice | Array) -> Texts:
-        return Texts(self.distinct, self.codes[rows])
-
-    def values(self) -> Array:
-        """Return the string of each row."""
-        return self.distinct[self.codes]
 
 
 Column = Array | Texts | list[Any]
@@ -106,17 +80,6 @@ def taken(column: Any, rows: slice | Array) -> Any:
 
 def _take(column: pa.Array, rows: Array) -> pa.Array:
     return column.take(from_numpy(rows.astype(np.int64)))
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return the chunks of a column as one array."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    array = column.unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        # pyarrow keeps chunks that do not fit together, for instance more than 2 GiB of strings.
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else from_strings([]).cast(column.type)
-    return array
 
 
 def texts_of(array: pa.Array, info: TensorInfo) -> Texts:

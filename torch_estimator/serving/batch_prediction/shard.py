@@ -19,24 +19,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import CsvRowError
 from torch_estimator.json_text import parse_json
+from torch_estimator.serving.batch_prediction.columns import Array, Texts
 from torch_estimator.serving.batch_prediction.encoded_model import EncodedModel
 from torch_estimator.serving.batch_prediction.inputs import Chunk, InputFile, Reader
 from torch_estimator.serving.batch_prediction.json_lines import json_lines
-from torch_estimator.serving.batch_prediction.rows import Column, Rows, Texts, taken
+from torch_estimator.serving.batch_prediction.rows import Column, Rows, taken
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
-
-Array = npt.NDArray[Any]
 
 _COMMIT_SECS = 2.0
 # A killed process may still be there for a moment when the command runs again.
@@ -217,15 +215,15 @@ class ShardWriter:
     def _predicted(self, rows: Rows) -> tuple[Any, list[tuple[int, str]]]:
         """Return the predictions for rows as JSON lines, and the rejected rows in order."""
         reasons: dict[int, str] = {}
-        parts: list[Mapping[str, Array]] = []
+        parts: list[Mapping[str, Array | Texts]] = []
         for start in range(0, len(rows), self._batch):
             stop = min(start + self._batch, len(rows))
             columns = {name: taken(column, slice(start, stop)) for name, column in rows.columns.items()}
             try:
                 parts.append(self._run(columns, stop - start))
             except UserError:
-                wrong = self._wrong_rows(columns, stop - start)
-                if not wrong:
+                wrong, is_broken = self._wrong_rows(columns, stop - start)
+                if not wrong or is_broken:
                     raise
                 kept = np.setdiff1d(np.arange(stop - start), np.fromiter(wrong, np.int64))
                 if len(kept):
@@ -237,7 +235,7 @@ class ShardWriter:
         outputs = {name: _joined([part[name] for part in parts]) for name in parts[0]}
         return json_lines(rows.keys, outputs), sorted(rows.rejected)
 
-    def _run(self, columns: Mapping[str, Column], rows: int) -> dict[str, Array]:
+    def _run(self, columns: Mapping[str, Column], rows: int) -> Mapping[str, Array | Texts]:
         if self._encoded is not None and any(isinstance(column, Texts) for column in columns.values()):
             # The export itself decides about rows on which the changed graph fails, and gives the message.
             with contextlib.suppress(ExportError):
@@ -245,9 +243,10 @@ class ShardWriter:
         values = {name: column.values() if isinstance(column, Texts) else column for name, column in columns.items()}
         return self._model.predict(values, self._signature)
 
-    def _wrong_rows(self, columns: Mapping[str, Column], rows: int) -> dict[int, str]:
-        """Return why rows of a batch cannot be predicted, by row."""
+    def _wrong_rows(self, columns: Mapping[str, Column], rows: int) -> tuple[dict[int, str], bool]:
+        """Return why rows of a batch cannot be predicted, by row, and whether the model cannot be run on any row."""
         wrong: dict[int, str] = {}
+        failures = 0
         for row in range(rows):
             try:
                 self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()}, 1)
@@ -256,12 +255,18 @@ class ShardWriter:
             except InvalidValueError as error:
                 wrong[row] = str(error)
             except ExportError as error:
+                failures += 1
                 wrong[row] = f"The model cannot be run on this row: {error}"
-        return wrong
+        return wrong, rows > 1 and failures == rows
 
 
-def _joined(parts: Sequence[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _joined(parts: Sequence[Array | Texts]) -> Array | Texts:
+    """Return the batches of an output as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, Texts) for part in parts):
+        return Texts(parts[0].distinct, np.concatenate([part.codes for part in parts]))  # type: ignore[union-attr]
+    return np.concatenate([part.values() if isinstance(part, Texts) else part for part in parts])
 
 
 def _commit(shard: ShardFiles, state: ShardState, results: BinaryIO, errors: BinaryIO) -> None:

@@ -1,0 +1,69 @@
+"""Columns of strings as codes, and Arrow arrays made without pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Column of strings, each distinct one stored once.
+
+    Attributes:
+        distinct: The strings, an object array.
+        codes: Index of each row's string, integers ``[rows]``; of an output also ``[rows, n]``.
+    """
+
+    distinct: Array
+    codes: Array
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | Array) -> Texts:
+        return Texts(self.distinct, self.codes[rows])
+
+    def values(self) -> Array:
+        """Return the string of each row."""
+        return self.distinct[self.codes]
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the chunks of a column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.unify_dictionaries().combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        # pyarrow keeps chunks that do not fit together, for instance more than 2 GiB of strings.
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else from_strings([]).cast(column.type)
+    return array
+
+
+# `pyarrow.array` and `pyarrow.scalar` import pandas if it is installed, which takes a quarter of a second. The
+# functions below do not.
+
+
+def from_numpy(array: Array) -> pa.Array:
+    """Return a one-dimensional array of numbers as an Arrow array that shares its memory."""
+    buffer = pa.py_buffer(np.ascontiguousarray(array))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
+
+
+def from_strings(texts: Sequence[str]) -> pa.Array:
+    """Return strings as an Arrow array."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum(np.fromiter((0, *map(len, encoded)), np.int64)).astype(np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+
+
+def scalar(text: str) -> pa.Scalar:
+    """Return a string as an Arrow scalar."""
+    return from_strings([text])[0]
