@@ -10,8 +10,10 @@ import hmac
 import logging
 import re
 import time
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -140,7 +142,16 @@ class ServingApp:
         if path.startswith("/v1/models/"):
             await self._tensorflow(scope, receive, send, answered)
         else:
-            await self._other({**scope, "answered": answered}, receive, send)
+            await self._answer_other(scope, receive, send, answered)
+
+    async def _answer_other(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
+        async def send_and_note(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answered.status = message["status"]
+            await send(message)
+
+        # A prediction of the page is one of a model, which the page notes in `answered`.
+        await self._other({**scope, "answered": answered}, receive, send_and_note)
 
     async def _tensorflow(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
         target = self._target(scope)
@@ -189,10 +200,12 @@ class ServingApp:
         Raises:
             RequestError: The server wants a token, and the request has none of them.
         """
+        if not self._tokens:
+            return
         path: str = scope["path"]
         # The page asks people for a token itself, because browsers send none in this header.
         is_page = path == "/" or path.startswith(page.PREFIX)
-        if self._tokens and not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
+        if not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
             self.check_authorization(header(scope, b"authorization") or b"")
 
     def check_authorization(self, value: bytes) -> None:

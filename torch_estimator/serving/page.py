@@ -139,8 +139,6 @@ class _Page:
             except UserError as error:
                 response = self._error(request, 400, str(error))
             response.headers.update(_HEADERS)
-            if "answered" in request.scope:
-                request.scope["answered"].status = response.status_code
             return response
 
         return answer
@@ -307,7 +305,7 @@ class _Page:
     def _access(self, request: Request) -> _Access:
         if not self._has_tokens:
             # A site of an attacker may have its name resolved to 127.0.0.1, so look at the name, too.
-            is_local = self._is_loopback and _is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname)
+            is_local = self._is_loopback and _is_loopback(_host_name(request))
             return _Access(may_see=True, may_use=is_local)
         try:
             cookie = request.cookies.get(_TOKEN_COOKIE, "")
@@ -381,9 +379,15 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-def _is_loopback(host: str | None) -> bool:
-    if host is None:
-        return False
+def _host_name(request: Request) -> str:
+    """Return the name of the server in a request, without the port; empty if it is no name."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -397,7 +401,7 @@ def _is_from_here(request: Request) -> bool:
         return site in ("same-origin", "none")
     origin = request.headers.get("origin")
     # A client without either header is no browser, or an old one. It needs the right value in the form anyway.
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")
 
 
 def _redirect(request: Request, path: str) -> Response:
