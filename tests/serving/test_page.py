@@ -171,8 +171,8 @@ def test_a_version_and_a_signature_can_be_chosen(server: PageServer) -> None:
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ("model=other", "Servable not found for request: Latest(other)"),
-        ("model=echo&version=1", "Servable not found for request: Specific(echo, 1)"),
+        ("model=other", "There is no model other."),
+        ("model=echo&version=1", "Version 1 of the model echo is not loaded."),
         ("version=x", "A version is a whole number."),
         ("signature=<b>", "Version 2 of the model echo has no signature <b>."),
     ],
@@ -290,7 +290,9 @@ def test_a_version_that_is_not_loaded_can_become_the_default(server: PageServer)
         key = form_key(browser.get("/").text)
         text = browser.post("/page/default", data={"form_key": key, "model": "echo", "version": "1"}).text
         assert "Version 1 is the default now." in text
-        assert values(text)["version"] == "1"
+        # The form asks the default, unless a person has chosen a version.
+        assert values(text)["version"] == ""
+        assert "Signatures of version 1" in text
 
 
 @pytest.mark.parametrize(
@@ -298,8 +300,8 @@ def test_a_version_that_is_not_loaded_can_become_the_default(server: PageServer)
     [
         ("echo", "9", 409, "has no version 9"),
         ("echo", "", 400, "The form names no version"),
-        ("../echo", "1", 404, "Servable not found"),
-        ("other", "1", 404, "Servable not found"),
+        ("../echo", "1", 404, "There is no model ../echo."),
+        ("other", "1", 404, "There is no model other."),
     ],
 )
 def test_a_default_that_cannot_be_is_refused(
@@ -311,6 +313,16 @@ def test_a_default_that_cannot_be_is_refused(
     assert answer.status_code == status
     assert sentence in plain(answer.text)
     assert registry.read_model("echo").default == 2
+
+
+def test_a_default_that_cannot_be_loaded_is_said(server: PageServer, registry: Registry) -> None:
+    Path(registry.version_dir("echo", 1), "model.onnx").write_bytes(b"damaged")
+    registry.set_default("echo", 1)
+    with client(server) as browser:
+        text = browser.get("/").text
+        assert "Version 1 is set as the default, but does not answer yet." in text
+        assert "version 2 answers by default" in text or "version 3 answers by default" in text
+        assert browser.post("/page/predict", data=values(text)).status_code == 200
 
 
 def test_the_default_of_a_directory_is_not_switched(tmp_path: Path) -> None:

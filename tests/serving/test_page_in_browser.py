@@ -119,6 +119,14 @@ def test_the_default_is_switched_with_a_click(server: PageServer, registry: Regi
     registry.update("echo", 2, labels=["canary"])
     window.wait_for("#models", "v1")
     window.wait_for("#versions tbody tr:first-child", "canary")
+    # The form follows the default, too, and keeps what a person has written.
+    window.write("input[name='input.text']", "kept")
+    registry.set_default("echo", 2)
+    window.wait_for("#choices [aria-current]", "2")
+    window.wait_for("#title", "version 2")
+    window.click("#try form button")
+    window.wait_for("#outcome", "Version 2, predict")
+    assert "kept" in window.text("#outcome")
     assert is_marked(window)
     assert window.log() == []
 

@@ -42,7 +42,7 @@ from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.http import read_body
 from torch_estimator.serving.load import LoadHistory
 from torch_estimator.serving.page_forms import command_line, outcome_of, read_instance
-from torch_estimator.serving.page_view import Chosen, Models, Tried, link
+from torch_estimator.serving.page_view import Chosen, Models, Tried, link, signature_of
 from torch_estimator.serving.service import PredictionService
 
 if TYPE_CHECKING:
@@ -220,10 +220,8 @@ class _Page:
         """Answer the form of a prediction."""
         form, access = await self._form(request), self._access(request)
         chosen = _chosen(form)
-        version = self._service.catalog.version(chosen.model, chosen.version)
-        if chosen.signature not in version.export.signatures:
-            raise RequestError(404, f"Version {version.number} of {version.model} has no signature {chosen.signature}.")
-        signature = version.export.signatures[chosen.signature]
+        version = self._models.version_of(chosen.model, chosen.version)
+        signature = signature_of(version, chosen.signature)
         if "answered" in request.scope:
             answered = request.scope["answered"]
             answered.model, answered.version, answered.method = version.model, version.number, "predict"
@@ -260,15 +258,14 @@ class _Page:
         chosen = _chosen(form)
         if chosen.version is None:
             raise RequestError(400, "The form names no version; load the page again.")
-        catalog = self._service.catalog
         # Refuse a model that is not served here, although the registry may have it.
-        catalog.state(chosen.model)
-        await run_in_threadpool(self._models.registry_of(chosen.model).set_default, chosen.model, chosen.version)
+        model = self._models.name_of(chosen.model)
+        await run_in_threadpool(self._models.registry_of(model).set_default, model, chosen.version)
         # The catalog finds the change by itself, soon. Wait for it, so that the page shows the new default.
-        deadline = time.monotonic() + _SWITCH_SECS
-        while catalog.state(chosen.model).default != chosen.version and time.monotonic() < deadline:
+        catalog, deadline = self._service.catalog, time.monotonic() + _SWITCH_SECS
+        while catalog.state(model).default != chosen.version and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-        return RedirectResponse(link(model=chosen.model, to=chosen.version), 303)
+        return RedirectResponse(link(model=model, to=chosen.version), 303)
 
     async def login(self, request: Request) -> Response:
         """Show the form for the token, and answer it."""

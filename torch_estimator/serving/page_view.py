@@ -93,6 +93,7 @@ class ModelView:
         name: Its name.
         description: Text for people.
         default: Number of the default version; None if no version answers.
+        wanted: The default in the registry, which may not be loaded yet; None if the model is not from the registry.
         is_registered: Whether it comes from the registry, where the default can be changed.
         problem: Why the registry cannot be read.
         versions: The versions that are listed, the newest first.
@@ -109,6 +110,7 @@ class ModelView:
     name: str
     description: str
     default: int | None
+    wanted: int | None
     is_registered: bool
     problem: str
     versions: list[VersionRow]
@@ -162,6 +164,31 @@ class Models:
             )
         return self._registry
 
+    def name_of(self, model: str) -> str:
+        """Return the name of a model in its own letters; names in URLs do not depend on case.
+
+        Raises:
+            RequestError: There is no such model.
+        """
+        names = self._catalog.names()
+        found = [one for one in names if one == model] or [one for one in names if one.lower() == model.lower()]
+        if not found:
+            raise RequestError(404, f"There is no model {model}.")
+        return found[0]
+
+    def version_of(self, model: str, number: int | None) -> Version:
+        """Return a loaded version of a model: the default if there is no number.
+
+        Raises:
+            RequestError: There is no such model, or the version is not loaded.
+        """
+        state = self._catalog.state(self.name_of(model))
+        version = state.versions.get(state.default if number is None else number)  # type: ignore[arg-type]
+        if version is None:
+            what = f"Version {number} of the model {model} is not loaded."
+            raise RequestError(404, f"No version of the model {model} is loaded." if number is None else what)
+        return version
+
     def names(self) -> list[tuple[str, int | None]]:
         """Return the name and the default version of each model."""
         return [(name, self._catalog.state(name).default) for name in self._catalog.names()]
@@ -187,10 +214,8 @@ class Models:
         names = self._catalog.names()
         if not names:
             return None
-        name = chosen.model or names[0]
+        name = self.name_of(chosen.model or names[0])
         state = self._catalog.state(name)
-        # Names in URLs do not depend on case.
-        name = next(one for one in names if name.lower() == one.lower())
         info, numbers, problem = self._registered(name)
         rows = _rows(state, info, numbers)
         listed = rows if chosen.all else _important(rows)
@@ -198,6 +223,7 @@ class Models:
             "name": name,
             "description": "" if info is None else info.description,
             "default": state.default,
+            "wanted": None if info is None else info.default,
             "is_registered": info is not None,
             "problem": problem,
             "versions": [self._with_manifest(name, row, state, info) for row in listed],
@@ -205,11 +231,10 @@ class Models:
         }
         if not state.versions and chosen.version is None:
             return ModelView(**common)
-        version = self._catalog.version(name, chosen.version)
+        version = self.version_of(name, chosen.version)
         signatures = version.export.signatures
         signature = chosen.signature or next((one for one in _USUAL_SIGNATURES if one in signatures), min(signatures))
-        if signature not in signatures:
-            raise RequestError(404, f"Version {version.number} of the model {name} has no signature {signature}.")
+        signature_of(version, signature)
         common.update(
             version=version.number,
             loaded=sorted(state.versions, reverse=True),
@@ -259,6 +284,17 @@ class Models:
             description=manifest.description,
             metrics=_metrics(manifest),
         )
+
+
+def signature_of(version: Version, name: str) -> Signature:
+    """Return a signature of a version.
+
+    Raises:
+        RequestError: The version has no such signature.
+    """
+    if name not in version.export.signatures:
+        raise RequestError(404, f"Version {version.number} of the model {version.model} has no signature {name}.")
+    return version.export.signatures[name]
 
 
 def link(**values: Any) -> str:
