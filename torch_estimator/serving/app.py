@@ -150,7 +150,6 @@ class ServingApp:
                 answered.status = message["status"]
             await send(message)
 
-        # A prediction of the page is one of a model, which the page notes in `answered`.
         await self._other({**scope, "answered": answered}, receive, send_and_note)
 
     async def _tensorflow(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
