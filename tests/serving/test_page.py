@@ -77,7 +77,7 @@ def client(server: PageServer, **settings: Any) -> httpx.Client:
     return httpx.Client(base_url=server.url, trust_env=False, timeout=MANY_SECS, **settings)
 
 
-def values(text: str, prefix: str = "") -> dict[str, str]:
+def values(text: str, prefix: str = "", path: str = "") -> dict[str, str]:
     """Name and value of the hidden fields and the other inputs of the form that predicts, or signs in."""
     found: dict[str, str] = {}
 
@@ -87,7 +87,7 @@ def values(text: str, prefix: str = "") -> dict[str, str]:
             if tag in ("input", "textarea") and given.get("name"):
                 found[str(given["name"])] = given.get("value") or ""
 
-    at = text.find('action="/page/predict#try"')
+    at = text.find(f'action="{path}/page/predict#try"')
     Reader().feed(text[max(at, 0) :])
     # HTML parsers do not say which option is selected, so take it from the text.
     for name, options in re.findall(r'<select id="[^"]*" name="([^"]*)">(.*?)</select>', text, re.DOTALL):
@@ -556,6 +556,27 @@ def test_files_have_addresses_that_change_with_their_content(server: PageServer)
             assert re.search(r"\?[0-9a-f]{12}$", address)
         for path in ("..%2f..%2fpage.py", "%2e%2e/page.py", "README.md", "none.js"):
             assert browser.get(f"/page/static/{path}").status_code == 404
+
+
+def test_the_page_works_under_a_path_of_another_application(registry: Registry, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    options = ServingOptions(registry=registry.url, port=0, token_file=str(tokens))
+    with serving(options, mounted_at="/models") as running, client(running, follow_redirects=True) as browser:
+        text = browser.get("/models/").text
+        assert 'action="/models/page/login"' in text
+        text = browser.post("/models/page/login", data={"form_key": form_key(text), "token": TOKEN}).text
+        found = re.findall(r'(?:src|href|action|hx-get|hx-post|data-load)="([^"]*)"', text)
+        addresses = {html.unescape(address) for address in found}
+        assert all(address.startswith("/models/") for address in addresses)
+        for address in addresses:
+            assert browser.get(address).status_code in (200, 405)
+        answer = browser.post("/models/page/predict", data=values(text, path="/models"))
+        assert "curl" in answer.text and "/models/v1/models/echo/versions/2:predict" in answer.text
+        answer = browser.post(
+            "/models/page/default", data={"form_key": form_key(answer.text), "model": "echo", "version": "3"}
+        )
+        assert "Version 3 is the default now." in answer.text
 
 
 # The load.

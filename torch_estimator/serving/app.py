@@ -201,7 +201,7 @@ class ServingApp:
         """
         if not self._tokens:
             return
-        path: str = scope["path"]
+        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
         # The page asks people for a token itself, because browsers send none in this header.
         is_page = path == "/" or path.startswith(page.PREFIX)
         if not is_page and path not in ("/v2/health/live", "/v2/health/ready"):

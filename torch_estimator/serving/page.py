@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -149,7 +149,7 @@ class _Page:
         """Answer ``GET /``."""
         access = self._access(request)
         if not access.may_see:
-            return _redirect(request, f"{PREFIX}login")
+            return _redirect(request, f"{_root(request)}{PREFIX}login")
         return await self._page(request, access, _chosen(request.query_params), switched=request.query_params.get("to"))
 
     async def load(self, request: Request) -> Response:
@@ -200,6 +200,9 @@ class _Page:
             "access": access,
             "form_key": form_key,
             "address": request.headers.get("host", ""),
+            "link": functools.partial(link, _root(request)),
+            "static": functools.partial(_static_address, _root(request)),
+            "prefix": f"{_root(request)}{PREFIX}",
         }
 
     def _error(self, request: Request, status: int, message: str) -> Response:
@@ -239,7 +242,8 @@ class _Page:
                 raise
             tried = Tried(texts=texts, problem=error.message)
         else:
-            url = f"{request.url.scheme}://{request.headers.get('host', '')}/v1/models/{version.model}"
+            host = f"{request.headers.get('host', '')}{_root(request)}"
+            url = f"{request.url.scheme}://{host}/v1/models/{quote(version.model)}"
             tried = Tried(
                 texts=texts,
                 outcome=outcome_of(
@@ -265,12 +269,12 @@ class _Page:
         catalog, deadline = self._service.catalog, time.monotonic() + _SWITCH_SECS
         while catalog.state(model).default != chosen.version and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-        return RedirectResponse(link(model=model, to=chosen.version), 303)
+        return RedirectResponse(link(_root(request), model=model, to=chosen.version), 303)
 
     async def login(self, request: Request) -> Response:
         """Show the form for the token, and answer it."""
         if not self._has_tokens:
-            return RedirectResponse("/", 303)
+            return RedirectResponse(link(_root(request)), 303)
         problem = ""
         if request.method == "POST":
             token = (await self._form(request, needs_access=False)).get("token", "").strip().encode()
@@ -279,7 +283,7 @@ class _Page:
             except RequestError:
                 problem = "The server has no such token."
             else:
-                response: Response = RedirectResponse("/", 303)
+                response: Response = RedirectResponse(link(_root(request)), 303)
                 value = base64.urlsafe_b64encode(token).decode()
                 return self._with_cookie(request, response, _TOKEN_COOKIE, value)
         form_key = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(18)
@@ -293,7 +297,7 @@ class _Page:
     async def logout(self, request: Request) -> Response:
         """Forget the token."""
         await self._form(request)
-        response = RedirectResponse("/", 303)
+        response = RedirectResponse(link(_root(request)), 303)
         response.delete_cookie(_TOKEN_COOKIE, httponly=True, samesite="strict")
         return response
 
@@ -376,6 +380,12 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
+def _root(request: Request) -> str:
+    """Return the path under which the server is mounted; empty if it has the whole host."""
+    root: str = request.scope.get("root_path", "")
+    return quote(root.rstrip("/"))
+
+
 def _host_name(request: Request) -> str:
     """Return the name of the server in a request, without the port; empty if it is no name."""
     try:
@@ -429,8 +439,8 @@ def _static_files() -> dict[str, tuple[bytes, str, str]]:
     return found
 
 
-def _static_address(name: str) -> str:
-    return f"{PREFIX}static/{name}?{_static_files()[name][2]}"
+def _static_address(root: str, name: str) -> str:
+    return f"{root}{PREFIX}static/{name}?{_static_files()[name][2]}"
 
 
 @functools.cache
@@ -446,5 +456,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals.update(link=link, static=_static_address, prefix=PREFIX, input_prefix=_INPUT)
+    environment.globals["input_prefix"] = _INPUT
     return environment

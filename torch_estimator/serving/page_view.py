@@ -297,10 +297,15 @@ def signature_of(version: Version, name: str) -> Signature:
     return version.export.signatures[name]
 
 
-def link(**values: Any) -> str:
-    """Return the address of the page that shows what the arguments choose; arguments that are unset are left out."""
+def link(root: str, **values: Any) -> str:
+    """Return the address of the page that shows what the arguments choose.
+
+    Args:
+        root: Path under which the server is mounted; empty if it has the whole host.
+        values: What is chosen, such as ``model="census"``; what is unset is left out.
+    """
     query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)})
-    return f"/?{query}" if query else "/"
+    return f"{root}/?{query}" if query else f"{root}/"
 
 
 def _rows(state: ModelState, info: ModelInfo | None, numbers: list[int]) -> list[VersionRow]:
