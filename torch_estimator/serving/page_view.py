@@ -196,7 +196,9 @@ class Models:
     def fingerprint(self) -> int:
         """Return a number that changes when a version, a default or a label does."""
         states = [(name, self._catalog.state(name)) for name in self._catalog.names()]
-        return zlib.crc32(repr([(name, one.default, one.labels, one.states) for name, one in states]).encode())
+        # Sorted, because processes of one server may have found them in another order.
+        known = [(name, one.default, sorted(one.labels.items()), sorted(one.states.items())) for name, one in states]
+        return zlib.crc32(repr(known).encode())
 
     def view(self, chosen: Chosen, *, with_form: bool, tried: Tried | None = None) -> ModelView | None:
         """Return what is shown of a model; None if there is no model at all.
