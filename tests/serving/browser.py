@@ -128,12 +128,11 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def _driver() -> Iterator[str]:
     """The address of a chromedriver of our own."""
-    process = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        lines = iter(process.stdout.readline, "")
-        ports = (match[1] for line in lines if (match := re.search(r"successfully on port (\d+)", line)))
-        yield f"http://127.0.0.1:{next(ports)}"
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            ports = (match[1] for line in lines if (match := re.search(r"successfully on port (\d+)", line)))
+            yield f"http://127.0.0.1:{next(ports)}"
+        finally:
+            process.terminate()

@@ -7,8 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from torch_estimator.registry import Registry
 from torch_estimator.serving.app import ServingApp
@@ -45,15 +48,28 @@ class PageServer:
 
 
 @contextmanager
-def serving(options: ServingOptions, policy: VersionPolicy | None = None) -> Iterator[PageServer]:
-    """Serve until the block ends; with a registry, serve all its models."""
+def serving(
+    options: ServingOptions, policy: VersionPolicy | None = None, *, mounted_at: str = ""
+) -> Iterator[PageServer]:
+    """Serve until the block ends; with a registry, serve all its models.
+
+    Args:
+        options: The settings.
+        policy: Which versions of the registry's models are loaded.
+        mounted_at: Path of an application around the server, if it is a part of one.
+    """
     service = PredictionService(options)
     if options.registry is not None:
         registry = Registry(options.registry)
         for model in registry.models():
             service.catalog.add(model, RegistrySource(registry, model), policy or VersionPolicy())
     listener = listen(options)
-    config = uvicorn.Config(ServingApp(service), loop="uvloop", http="httptools", log_config=None, lifespan="on")
+    app: Any = ServingApp(service)
+    if mounted_at:
+        app = Starlette(routes=[Mount(mounted_at, app)])
+    config = uvicorn.Config(
+        app, loop="uvloop", http="httptools", log_config=None, lifespan="on" if not mounted_at else "off"
+    )
     server = uvicorn.Server(config)
     service.start()
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)

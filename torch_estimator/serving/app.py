@@ -230,10 +230,12 @@ class ServingApp:
         Raises:
             RequestError: The server wants a token, and the request has none of them.
         """
-        path: str = scope["path"]
+        if not self._tokens:
+            return
+        path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
         # The page asks people for a token itself, because browsers send none in this header.
         is_page = path == "/" or path.startswith(page.PREFIX)
-        if self._tokens and not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
+        if not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
             self.check_authorization(header(scope, b"authorization") or b"")
 
     def check_authorization(self, value: bytes) -> None:

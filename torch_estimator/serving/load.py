@@ -157,18 +157,20 @@ class LoadHistory:
             self._sampling = asyncio.create_task(self._sample())
 
     async def _sample(self) -> None:
-        before = await self._read()
+        before: Totals | None = None
         while time.monotonic() < self._watched_until:
             # Read just after each full second, so that the points of several processes fit together.
             await asyncio.sleep(1.0 - time.time() % 1.0 + _AFTER_SECS)
-            after = await self._read()
-            self._points.append(Point.between(before, after))
+            try:
+                # In a thread, because with many processes this reads many files.
+                after = await asyncio.to_thread(lambda: Totals.read(self._metrics.samples(), time.time()))
+            except OSError:
+                # A process has just ended and its file is gone. Read again in a second.
+                continue
+            if before is not None:
+                self._points.append(Point.between(before, after))
             before = after
         self._points.clear()
-
-    async def _read(self) -> Totals:
-        # In a thread, because with many processes this reads many files.
-        return await asyncio.to_thread(lambda: Totals.read(self._metrics.samples(), time.time()))
 
     def latest(self) -> Point | None:
         """Return the last second, or None if nobody has looked before."""

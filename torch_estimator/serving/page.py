@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -42,7 +42,7 @@ from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.http import read_body
 from torch_estimator.serving.load import LoadHistory
 from torch_estimator.serving.page_forms import command_line, outcome_of, read_instance
-from torch_estimator.serving.page_view import Chosen, Models, Tried, link
+from torch_estimator.serving.page_view import Chosen, Models, Tried, link, signature_of
 from torch_estimator.serving.service import PredictionService
 
 if TYPE_CHECKING:
@@ -139,8 +139,6 @@ class _Page:
             except UserError as error:
                 response = self._error(request, 400, str(error))
             response.headers.update(_HEADERS)
-            if "answered" in request.scope:
-                request.scope["answered"].status = response.status_code
             return response
 
         return answer
@@ -151,7 +149,7 @@ class _Page:
         """Answer ``GET /``."""
         access = self._access(request)
         if not access.may_see:
-            return _redirect(request, f"{PREFIX}login")
+            return _redirect(request, f"{_root(request)}{PREFIX}login")
         return await self._page(request, access, _chosen(request.query_params), switched=request.query_params.get("to"))
 
     async def load(self, request: Request) -> Response:
@@ -202,6 +200,9 @@ class _Page:
             "access": access,
             "form_key": form_key,
             "address": request.headers.get("host", ""),
+            "link": functools.partial(link, _root(request)),
+            "static": functools.partial(_static_address, _root(request)),
+            "prefix": f"{_root(request)}{PREFIX}",
         }
 
     def _error(self, request: Request, status: int, message: str) -> Response:
@@ -222,10 +223,8 @@ class _Page:
         """Answer the form of a prediction."""
         form, access = await self._form(request), self._access(request)
         chosen = _chosen(form)
-        version = self._service.catalog.version(chosen.model, chosen.version)
-        if chosen.signature not in version.export.signatures:
-            raise RequestError(404, f"Version {version.number} of {version.model} has no signature {chosen.signature}.")
-        signature = version.export.signatures[chosen.signature]
+        version = self._models.version_of(chosen.model, chosen.version)
+        signature = signature_of(version, chosen.signature)
         if "answered" in request.scope:
             answered = request.scope["answered"]
             answered.model, answered.version, answered.method = version.model, version.number, "predict"
@@ -243,7 +242,8 @@ class _Page:
                 raise
             tried = Tried(texts=texts, problem=error.message)
         else:
-            url = f"{request.url.scheme}://{request.headers.get('host', '')}/v1/models/{version.model}"
+            host = f"{request.headers.get('host', '')}{_root(request)}"
+            url = f"{request.url.scheme}://{host}/v1/models/{quote(version.model)}"
             tried = Tried(
                 texts=texts,
                 outcome=outcome_of(
@@ -262,20 +262,19 @@ class _Page:
         chosen = _chosen(form)
         if chosen.version is None:
             raise RequestError(400, "The form names no version; load the page again.")
-        catalog = self._service.catalog
         # Refuse a model that is not served here, although the registry may have it.
-        catalog.state(chosen.model)
-        await run_in_threadpool(self._models.registry_of(chosen.model).set_default, chosen.model, chosen.version)
+        model = self._models.name_of(chosen.model)
+        await run_in_threadpool(self._models.registry_of(model).set_default, model, chosen.version)
         # The catalog finds the change by itself, soon. Wait for it, so that the page shows the new default.
-        deadline = time.monotonic() + _SWITCH_SECS
-        while catalog.state(chosen.model).default != chosen.version and time.monotonic() < deadline:
+        catalog, deadline = self._service.catalog, time.monotonic() + _SWITCH_SECS
+        while catalog.state(model).default != chosen.version and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-        return RedirectResponse(link(model=chosen.model, to=chosen.version), 303)
+        return RedirectResponse(link(_root(request), model=model, to=chosen.version), 303)
 
     async def login(self, request: Request) -> Response:
         """Show the form for the token, and answer it."""
         if not self._has_tokens:
-            return RedirectResponse("/", 303)
+            return RedirectResponse(link(_root(request)), 303)
         problem = ""
         if request.method == "POST":
             token = (await self._form(request, needs_access=False)).get("token", "").strip().encode()
@@ -284,7 +283,7 @@ class _Page:
             except RequestError:
                 problem = "The server has no such token."
             else:
-                response: Response = RedirectResponse("/", 303)
+                response: Response = RedirectResponse(link(_root(request)), 303)
                 value = base64.urlsafe_b64encode(token).decode()
                 return self._with_cookie(request, response, _TOKEN_COOKIE, value)
         form_key = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(18)
@@ -298,7 +297,7 @@ class _Page:
     async def logout(self, request: Request) -> Response:
         """Forget the token."""
         await self._form(request)
-        response = RedirectResponse("/", 303)
+        response = RedirectResponse(link(_root(request)), 303)
         response.delete_cookie(_TOKEN_COOKIE, httponly=True, samesite="strict")
         return response
 
@@ -307,7 +306,7 @@ class _Page:
     def _access(self, request: Request) -> _Access:
         if not self._has_tokens:
             # A site of an attacker may have its name resolved to 127.0.0.1, so look at the name, too.
-            is_local = self._is_loopback and _is_loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname)
+            is_local = self._is_loopback and _is_loopback(_host_name(request))
             return _Access(may_see=True, may_use=is_local)
         try:
             cookie = request.cookies.get(_TOKEN_COOKIE, "")
@@ -381,9 +380,21 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-def _is_loopback(host: str | None) -> bool:
-    if host is None:
-        return False
+def _root(request: Request) -> str:
+    """Return the path under which the server is mounted; empty if it has the whole host."""
+    root: str = request.scope.get("root_path", "")
+    return quote(root.rstrip("/"))
+
+
+def _host_name(request: Request) -> str:
+    """Return the name of the server in a request, without the port; empty if it is no name."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -397,7 +408,7 @@ def _is_from_here(request: Request) -> bool:
         return site in ("same-origin", "none")
     origin = request.headers.get("origin")
     # A client without either header is no browser, or an old one. It needs the right value in the form anyway.
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")
 
 
 def _redirect(request: Request, path: str) -> Response:
@@ -428,8 +439,8 @@ def _static_files() -> dict[str, tuple[bytes, str, str]]:
     return found
 
 
-def _static_address(name: str) -> str:
-    return f"{PREFIX}static/{name}?{_static_files()[name][2]}"
+def _static_address(root: str, name: str) -> str:
+    return f"{root}{PREFIX}static/{name}?{_static_files()[name][2]}"
 
 
 @functools.cache
@@ -445,5 +456,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals.update(link=link, static=_static_address, prefix=PREFIX, input_prefix=_INPUT)
+    environment.globals["input_prefix"] = _INPUT
     return environment

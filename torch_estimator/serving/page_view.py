@@ -93,6 +93,7 @@ class ModelView:
         name: Its name.
         description: Text for people.
         default: Number of the default version; None if no version answers.
+        wanted: The default in the registry, which may not be loaded yet; None if the model is not from the registry.
         is_registered: Whether it comes from the registry, where the default can be changed.
         problem: Why the registry cannot be read.
         versions: The versions that are listed, the newest first.
@@ -109,6 +110,7 @@ class ModelView:
     name: str
     description: str
     default: int | None
+    wanted: int | None
     is_registered: bool
     problem: str
     versions: list[VersionRow]
@@ -162,6 +164,31 @@ class Models:
             )
         return self._registry
 
+    def name_of(self, model: str) -> str:
+        """Return the name of a model in its own letters; names in URLs do not depend on case.
+
+        Raises:
+            RequestError: There is no such model.
+        """
+        names = self._catalog.names()
+        found = [one for one in names if one == model] or [one for one in names if one.lower() == model.lower()]
+        if not found:
+            raise RequestError(404, f"There is no model {model}.")
+        return found[0]
+
+    def version_of(self, model: str, number: int | None) -> Version:
+        """Return a loaded version of a model: the default if there is no number.
+
+        Raises:
+            RequestError: There is no such model, or the version is not loaded.
+        """
+        state = self._catalog.state(self.name_of(model))
+        version = state.versions.get(state.default if number is None else number)  # type: ignore[arg-type]
+        if version is None:
+            what = f"Version {number} of the model {model} is not loaded."
+            raise RequestError(404, f"No version of the model {model} is loaded." if number is None else what)
+        return version
+
     def names(self) -> list[tuple[str, int | None]]:
         """Return the name and the default version of each model."""
         return [(name, self._catalog.state(name).default) for name in self._catalog.names()]
@@ -169,7 +196,9 @@ class Models:
     def fingerprint(self) -> int:
         """Return a number that changes when a version, a default or a label does."""
         states = [(name, self._catalog.state(name)) for name in self._catalog.names()]
-        return zlib.crc32(repr([(name, one.default, one.labels, one.states) for name, one in states]).encode())
+        # Sorted, because processes of one server may have found them in another order.
+        known = [(name, one.default, sorted(one.labels.items()), sorted(one.states.items())) for name, one in states]
+        return zlib.crc32(repr(known).encode())
 
     def view(self, chosen: Chosen, *, with_form: bool, tried: Tried | None = None) -> ModelView | None:
         """Return what is shown of a model; None if there is no model at all.
@@ -187,10 +216,8 @@ class Models:
         names = self._catalog.names()
         if not names:
             return None
-        name = chosen.model or names[0]
+        name = self.name_of(chosen.model or names[0])
         state = self._catalog.state(name)
-        # Names in URLs do not depend on case.
-        name = next(one for one in names if name.lower() == one.lower())
         info, numbers, problem = self._registered(name)
         rows = _rows(state, info, numbers)
         listed = rows if chosen.all else _important(rows)
@@ -198,6 +225,7 @@ class Models:
             "name": name,
             "description": "" if info is None else info.description,
             "default": state.default,
+            "wanted": None if info is None else info.default,
             "is_registered": info is not None,
             "problem": problem,
             "versions": [self._with_manifest(name, row, state, info) for row in listed],
@@ -205,11 +233,10 @@ class Models:
         }
         if not state.versions and chosen.version is None:
             return ModelView(**common)
-        version = self._catalog.version(name, chosen.version)
+        version = self.version_of(name, chosen.version)
         signatures = version.export.signatures
         signature = chosen.signature or next((one for one in _USUAL_SIGNATURES if one in signatures), min(signatures))
-        if signature not in signatures:
-            raise RequestError(404, f"Version {version.number} of the model {name} has no signature {signature}.")
+        signature_of(version, signature)
         common.update(
             version=version.number,
             loaded=sorted(state.versions, reverse=True),
@@ -261,10 +288,26 @@ class Models:
         )
 
 
-def link(**values: Any) -> str:
-    """Return the address of the page that shows what the arguments choose; arguments that are unset are left out."""
+def signature_of(version: Version, name: str) -> Signature:
+    """Return a signature of a version.
+
+    Raises:
+        RequestError: The version has no such signature.
+    """
+    if name not in version.export.signatures:
+        raise RequestError(404, f"Version {version.number} of the model {version.model} has no signature {name}.")
+    return version.export.signatures[name]
+
+
+def link(root: str, **values: Any) -> str:
+    """Return the address of the page that shows what the arguments choose.
+
+    Args:
+        root: Path under which the server is mounted; empty if it has the whole host.
+        values: What is chosen, such as ``model="census"``; what is unset is left out.
+    """
     query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)})
-    return f"/?{query}" if query else "/"
+    return f"{root}/?{query}" if query else f"{root}/"
 
 
 def _rows(state: ModelState, info: ModelInfo | None, numbers: list[int]) -> list[VersionRow]:

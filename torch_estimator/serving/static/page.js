@@ -57,7 +57,8 @@
           fill,
           width: 1.75,
           points: { show: false },
-          value: (plot, value) => (value == null ? "–" : `${short(value)} ${unit}`),
+          // Without a cursor there is no value to name.
+          value: (plot, value, series, place) => (place == null ? "" : `${short(value)} ${unit}`),
         })),
       ],
     };
@@ -119,7 +120,7 @@
       element.textContent = rate ? `${short(rate)}/s` : "";
     }
     if (modelsAre !== null && modelsAre !== load.models_are) {
-      for (const id of ["models", "versions"]) document.getElementById(id)?.dispatchEvent(new Event("changed"));
+      for (const id of ["models", "title", "versions", "choices"]) document.getElementById(id)?.dispatchEvent(new Event("changed"));
     }
     modelsAre = load.models_are;
   }
