@@ -188,7 +188,7 @@ class Batcher:
             self._is_scheduled = False
 
     def _expire(self, batch: Sequence[_Waiting]) -> None:
-        """Answer the requests of a batch that has run for too long, and those that have waited behind it for as long."""
+        """Answer the requests of a batch that has run for too long, and those that wait behind it."""
         too_late = time.monotonic() - self._limits.timeout_secs
         for one in (*batch, *(waiting for waiting in self._queue if waiting.since < too_late)):
             if not one.future.done():
