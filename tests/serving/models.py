@@ -165,9 +165,11 @@ def app_of(base: Path | str, policy: str = "all", **settings: Any) -> Iterator[S
     model = ServedModel(name="small", path=str(base), policy=VersionPolicy.parse(policy))
     service = PredictionService(ServingOptions(**{"models": (model,), "poll_secs": 0.05, **settings}))
     service.start()
+    app = ServingApp(service)
     try:
-        yield ServingApp(service)
+        yield app
     finally:
+        app.close()
         service.close()
 
 

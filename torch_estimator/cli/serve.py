@@ -26,6 +26,7 @@ _NUMBERS = (
     ("--max-queue", int, 4096, "N", "most instances that may wait; more get status 429"),
     ("--timeout-secs", float, 30.0, "SECS", "time after which a waiting request gets status 504"),
     ("--max-body-mb", float, 64.0, "MIB", "largest request body; a larger one gets status 413"),
+    ("--body-secs", float, 30.0, "SECS", "time that a client has to send a request; a slower one gets status 408"),
     ("--drain-secs", float, 30.0, "SECS", "time that running requests have after SIGTERM"),
     ("--threads", int, 0, "N", "threads of onnxruntime in a process; 0 divides the cores"),
 )

@@ -61,9 +61,11 @@ def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list
 def first_wrong(
     check: Callable[[Mapping[str, Any]], None], columns: Mapping[str, Any], rows: int
 ) -> tuple[int, InvalidValueError] | None:
-    """Return the index of the first row that a check refuses, and the error; None if it refuses no single row.
+    """Return the index of the first row that a check refuses, and the error.
 
-    The search halves the rows again and again, so that it takes about as long as checking all of them three times.
+    If it refuses no single row, return the first row that it refuses after those before it, such as one of another
+    length. The result is None if it refuses nothing. The search halves the rows again and again, so that it takes about
+    as long as checking all of them three times, or some more if no single row is wrong.
 
     Args:
         check: Raises an InvalidValueError if one of the rows is wrong.
@@ -79,13 +81,23 @@ def first_wrong(
         return None
 
     start, stop, found = 0, rows, error_in(0, rows)
+    refused = found
     while found is not None and stop - start > 1:
         middle = (start + stop) // 2
         if (found := error_in(start, middle)) is not None:
             stop = middle
         else:
             start, found = middle, error_in(middle, stop)
-    return None if found is None else (start, found)
+    if found is not None or refused is None:
+        return None if found is None else (start, found)
+    accepted, stop = 0, rows
+    while stop - accepted > 1:
+        middle = (accepted + stop) // 2
+        if (error := error_in(0, middle)) is not None:
+            stop, refused = middle, error
+        else:
+            accepted = middle
+    return stop - 1, refused
 
 
 def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:

@@ -49,3 +49,8 @@ class AccessLog:
             "traceparent": answered.traceparent,
         }
         self._file.write(orjson.dumps(line).decode() + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None and self._file is not sys.stdout:
+            self._file.close()

@@ -6,6 +6,7 @@ is not about models (`/metrics`, the page, the description of the interface) goe
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import re
@@ -142,10 +143,16 @@ class ServingApp:
             # JSON may nest deeper than Python's functions can.
             answered.status = 400
             await respond_error(send, RequestError(400, "JSON Parse error: the body nests too deep."))
-        except Exception:
-            logger.exception("A request to %s failed.", scope["path"])
-            answered.status = 500
-            await respond_error(send, RequestError(500, "The server has failed; see its log."))
+        except Exception as error:
+            if isinstance(error, RuntimeError) and "handler is closed" in str(error):
+                # uvloop says so if the connection has been closed since the request was read.
+                answered.status = 499
+            else:
+                logger.exception("A request to %s failed.", scope["path"])
+                answered.status = 500
+                # Nothing can be sent if the answer has begun already.
+                with contextlib.suppress(RuntimeError):
+                    await respond_error(send, RequestError(500, "The server has failed; see its log."))
         finally:
             secs = time.perf_counter() - began
             metrics.end(answered.model, answered.version, answered.method, answered.status, secs)
@@ -153,11 +160,16 @@ class ServingApp:
             if trace is not None:
                 trace.end(answered)
 
+    def close(self) -> None:
+        """Close the access log. A server calls this by ASGI's lifespan."""
+        self._access_log.close()
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self.service.is_draining = True
+        self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:

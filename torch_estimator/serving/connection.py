@@ -53,7 +53,8 @@ class Connection(HttpToolsProtocol):
         if self.scope is not None and "method" in self.scope:
             self._unfinished = 0
             return
-        self._unfinished += len(data)
+        # What has come first may also be the end of the request before.
+        self._unfinished += len(data) if self._unfinished else 1
         if self._unfinished > _MOST_HEADER_BYTES and not self.transport.is_closing():
             self._refuse(431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
 
@@ -92,7 +93,7 @@ class Connection(HttpToolsProtocol):
         if self.flow.write_paused:
             return "reading", self.cycle, self.transport.get_write_buffer_size()
         is_answered = self.cycle is None or self.cycle.response_complete
-        if is_answered and self.timeout_keep_alive_task is None:
+        if is_answered and (self._unfinished or self.timeout_keep_alive_task is None):
             return "sending", self.cycle
         return None
 
