@@ -354,7 +354,7 @@ def test_a_request_is_answered_after_sigterm(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert done.wait(60)
         assert_same(answers[0], ONE, 1)
-        assert server.process.wait(60) == -signal.SIGTERM
+        assert server.process.wait(60) == 0
 
 
 def test_a_port_in_use_is_refused_at_the_command_line(server: Server, tmp_path: Path) -> None:
