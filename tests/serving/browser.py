@@ -108,6 +108,7 @@ def browser() -> Iterator[Browser]:
         options = [
             *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"),
             *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            "--disable-breakpad",
             *("--force-color-profile=srgb", "--window-size=1280,1000", f"--user-data-dir={profile}"),
         ]
         wanted = {
@@ -118,11 +119,13 @@ def browser() -> Iterator[Browser]:
         with httpx.Client(base_url=url, timeout=MANY_SECS, trust_env=False) as client:
             made = client.post("/session", json={"capabilities": {"alwaysMatch": wanted}}).json()["value"]
             assert "sessionId" in made, made
-            client.base_url = f"{url}/session/{made['sessionId']}/"
+            session = f"{url}/session/{made['sessionId']}"
+            client.base_url = f"{session}/"
             try:
                 yield Browser(client)
             finally:
-                client.delete("")
+                # This ends Chromium, which ending chromedriver alone does not.
+                client.delete(session).raise_for_status()
 
 
 @contextmanager
