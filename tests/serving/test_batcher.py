@@ -150,7 +150,7 @@ def test_a_request_that_has_waited_for_too_long_is_not_run(executor: ThreadPoolE
     answer, refused = run(late)
     assert answer == [2]
     assert isinstance(refused, RequestError)
-    assert (refused.status, refused.message) == (504, "The request has waited for more than 0.05 s.")
+    assert (refused.status, refused.message) == (504, "The model has not answered within 0.05 s.")
     assert model.batches == [[1]]
 
 

@@ -70,7 +70,7 @@ def test_a_slow_model_gets_504_and_a_full_queue_429(base: Path) -> None:
         full = httpx.post(url, json=content)
         assert error_of(full) == (429, "2 instances wait already.")
         assert full.headers["retry-after"] == "1"
-        assert error_of(slow.result()) == (504, "The model took longer than 2 s.")
+        assert error_of(slow.result()) == (504, "The model has not answered within 2 s.")
 
 
 @pytest.mark.parametrize(

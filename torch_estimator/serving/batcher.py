@@ -165,7 +165,8 @@ class Batcher:
             self._finish(batch, self._answers(batch))
             return
         running = loop.run_in_executor(self._executor, self._answers, batch)
-        timer = loop.call_later(self._limits.timeout_secs, self._expire, batch)
+        # A batch may have begun when its requests had waited for most of their time.
+        timer = loop.call_later(self._limits.timeout_secs + 1.0, self._expire, batch)
 
         def finish(done: asyncio.Future[list[Result | Exception]]) -> None:
             timer.cancel()

@@ -118,7 +118,9 @@ class _JoiningTransport:
         if self._parts:
             data = b"".join(self._parts)
             self._parts.clear()
-            self._transport.write(data)
+            # The client may have gone since.
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
     def close(self) -> None:
         self._flush()

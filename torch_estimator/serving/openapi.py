@@ -124,8 +124,7 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
     schemas[f"{name}.predict.answer"] = {"anyOf": answers}
     pair: Schema = {
         "type": "array",
-        "prefixItems": [{"type": ["string", "integer"]}, {"type": "number"}],
-        "items": False,
+        "items": {"type": ["string", "number"]},
     }
     for method, kind, result in (("classify", CLASSIFY, _list(pair)), ("regress", REGRESS, {"type": "number"})):
         fitting = [key for key, signature in signatures.items() if signature.method_name == kind]
