@@ -122,11 +122,7 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
         answers += [_object({"predictions": _list(row)}), _object({"outputs": column})]
     schemas[f"{name}.predict.request"] = {"anyOf": requests}
     schemas[f"{name}.predict.answer"] = {"anyOf": answers}
-    pair: Schema = {
-        "type": "array",
-        "prefixItems": [{"type": ["string", "integer"]}, {"type": "number"}],
-        "items": False,
-    }
+    pair: Schema = {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 2, "maxItems": 2}
     for method, kind, result in (("classify", CLASSIFY, _list(pair)), ("regress", REGRESS, {"type": "number"})):
         fitting = [key for key, signature in signatures.items() if signature.method_name == kind]
         if not fitting:
