@@ -42,6 +42,16 @@ def test_a_registry_and_an_export_do_without_torch() -> None:
     subprocess.run([sys.executable, "-c", f"{program}; import sys; sys.exit('torch' in sys.modules)"], check=True)
 
 
+def test_serving_does_without_torch() -> None:
+    program = """
+import sys
+import torch_estimator.cli.predict, torch_estimator.cli.serve
+import torch_estimator.serving.config, torch_estimator.serving.openapi, torch_estimator.serving.worker
+sys.exit(bool({"torch", "onnx", "pandas", "pyarrow", "jsonschema"} & set(sys.modules)))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def imported(program: str, *arguments: str) -> list[str]:
     """The heavy modules that a program imports."""
     report = f"\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])"

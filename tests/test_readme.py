@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -63,10 +64,30 @@ def test_the_census_program_trains_evaluates_and_exports(
     assert "accuracy 0." in capsys.readouterr().out
 
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    about_it = [words[1:] for words in commands("README.md") if words[0] == ".venv/bin/estimator"]
+    all_commands = [words[1:] for words in commands("README.md") if words[0] == ".venv/bin/estimator"]
+    serve, ask = (words for words in all_commands if words[0] == "serve" or "--server" in words)
+    about_it = [words for words in all_commands if words not in (serve, ask)]
     of_registry = ["check", "models", "versions", "versions", "versions", "manifest"]
     assert [words[0] for words in about_it] == ["show", "predict", "predict-batch", *of_registry, "local", "make-key"]
     assert [cli.main(words) for words in about_it if words[0] != "local"] == [0] * 10
+    capsys.readouterr()
+    # The server runs in a process of its own, at a port that is free on any machine.
+    server = [sys.executable, "-m", "torch_estimator.cli", *serve, "--port", "0"]
+    with subprocess.Popen(
+        server, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as served:
+        assert served.stdout is not None
+        address = re.search(r"at (http://\S+)", served.stdout.readline())
+        try:
+            assert address is not None
+            assert cli.main([word.replace("http://127.0.0.1:8501", address[1]) for word in ask]) == 0
+        finally:
+            served.terminate()
+    assert served.returncode == 0
+    answers = capsys.readouterr().out
+    local = next(words for words in about_it if words[0] == "predict")
+    assert cli.main(local) == 0
+    assert capsys.readouterr().out == answers
 
 
 def test_the_program_of_an_own_module_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,11 +69,11 @@ OUTPUTS = {
 }
 
 
-def write_export(directory: Path, factor: float = 1.0) -> Path:
+def write_export(directory: Path, factor: float = 1.0, *, is_slow: bool = False) -> Path:
     """Write an export whose outputs are its inputs, and ``scaled``, which is ``x * factor``.
 
     Its signatures are ``serving_default`` with all outputs, ``one`` with ``scaled`` only, ``bare`` with the input ``x``
-    only, ``slow``, which turns a loop ``turns`` times, and ``classify`` and ``regress``.
+    only, ``classify`` and ``regress``, and, if asked for, ``slow``, which turns a loop ``turns`` times.
     """
     nodes = [helper.make_node("Identity", [name], [f"same_{name}"]) for name in INPUTS if name != "x"]
     nodes += [
@@ -113,12 +113,13 @@ def write_export(directory: Path, factor: float = 1.0) -> Path:
         "serving_default": Signature(method_name=PREDICT, inputs=INPUTS, outputs=OUTPUTS),
         "one": Signature(method_name=PREDICT, inputs=INPUTS, outputs={"scaled": OUTPUTS["scaled"]}),
         "bare": Signature(method_name=PREDICT, inputs={"x": x}, outputs={"scaled": OUTPUTS["scaled"]}),
-        "slow": Signature(method_name=PREDICT, inputs={"turns": turns}, outputs={"turned": turned}),
         "classify": Signature(
             method_name=CLASSIFY, inputs={"x": x, "word": word}, outputs={"classes": classes, "scores": scores}
         ),
         "regress": Signature(method_name=REGRESS, inputs={"x": x}, outputs={"outputs": OUTPUTS["scaled"]}),
     }
+    if is_slow:
+        signatures["slow"] = Signature(method_name=PREDICT, inputs={"turns": turns}, outputs={"turned": turned})
     manifest = Manifest(signatures=signatures, receiver="raw_features", producer="tests", version="1")
     unfinished = directory.with_name(f"temp-{directory.name}")
     unfinished.mkdir(parents=True)

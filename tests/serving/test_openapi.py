@@ -29,6 +29,9 @@ def test_every_model_and_method_is_described(app: ServingApp) -> None:
         *("/metrics", "/monitoring/prometheus/metrics", "/openapi.json"),
         *(f"{model}{method}" for method in methods),
         *(f"{model}/versions/{{version}}{method}" for method in methods),
+        *("/v2", "/v2/health/live", "/v2/health/ready"),
+        *(f"/v2/models/small{end}" for end in ("", "/ready", "/infer")),
+        *(f"/v2/models/small/versions/{{version}}{end}" for end in ("", "/ready", "/infer")),
     }
     instance = document["components"]["schemas"]["small.serving_default.instance"]
     assert list(instance["properties"]) == list(INPUTS)

@@ -29,17 +29,23 @@ from torch_estimator.serving.options import ServedModel, ServingOptions, Version
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def turns_of(base: Path, secs: float) -> int:
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export with the signature ``slow``."""
+    return write_export(tmp_path_factory.mktemp("slow") / "1", is_slow=True)
+
+
+def turns_of(slow: Path, secs: float) -> int:
     """How often the loop of the signature ``slow`` turns in some seconds on this machine, roughly."""
-    model = ExportedModel.load(base / "1")
+    model = ExportedModel.load(slow)
     began = time.perf_counter()
     model.predict({"turns": [20_000]}, "slow")
     return int(20_000 * secs / (time.perf_counter() - began))
 
 
-def test_sigterm_answers_what_is_running_and_ends_with_status_0(base: Path) -> None:
-    with serving("--model", f"small={base}", "--max-batch", "1") as server:
-        content = {"signature_name": "slow", "instances": [turns_of(base, 3.0)] * 2}
+def test_sigterm_answers_what_is_running_and_ends_with_status_0(slow: Path) -> None:
+    with serving("--model", f"small={slow}", "--max-batch", "1") as server:
+        content = {"signature_name": "slow", "instances": [turns_of(slow, 3.0)] * 2}
         with concurrent.futures.ThreadPoolExecutor() as threads:
             running = threads.submit(
                 httpx.post, f"{server.url}/v1/models/small:predict", json=content, timeout=MANY_SECS
@@ -60,10 +66,10 @@ def test_ctrl_c_ends_with_its_status(base: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_a_slow_model_gets_504_and_a_full_queue_429(base: Path) -> None:
+def test_a_slow_model_gets_504_and_a_full_queue_429(slow: Path) -> None:
     arguments = ("--max-batch", "1", "--max-queue", "2", "--timeout-secs", "2")
-    with serving("--model", f"small={base}", *arguments) as server, concurrent.futures.ThreadPoolExecutor() as threads:
-        content = {"signature_name": "slow", "instances": [turns_of(base, 10.0)] * 2}
+    with serving("--model", f"small={slow}", *arguments) as server, concurrent.futures.ThreadPoolExecutor() as threads:
+        content = {"signature_name": "slow", "instances": [turns_of(slow, 10.0)] * 2}
         url = f"{server.url}/v1/models/small:predict"
         slow = threads.submit(httpx.post, url, json=content, timeout=MANY_SECS)
         wait_until(lambda: "te_requests_running 2.0" in httpx.get(f"{server.url}/metrics").text)

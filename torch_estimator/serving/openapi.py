@@ -36,8 +36,19 @@ _PROBLEMS = {
     404: "There is no such model or version.",
     408: "The body was not sent in time.",
     413: "The body is too large.",
+    415: "The body is compressed.",
     429: "Too many instances wait; try again later.",
+    503: "The server is not ready.",
     504: "The request has waited for too long.",
+}
+_OF_PREDICTION = (400, 401, 404, 408, 413, 429, 504)
+_DATATYPES = {
+    "DT_STRING": "BYTES",
+    "DT_FLOAT": "FP32",
+    "DT_DOUBLE": "FP64",
+    "DT_INT32": "INT32",
+    "DT_INT64": "INT64",
+    "DT_BOOL": "BOOL",
 }
 _VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
 _LABEL = {"name": "label", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
@@ -52,12 +63,20 @@ def document(service: PredictionService) -> dict[str, Any]:
         },
         "/openapi.json": {"get": _operation("openapi", "This document", _json({"type": "object"}), ())},
     }
+    object_answer = _json({"type": "object"})
+    for place, summary, problems in (
+        ("/v2", "Name, version and extensions of the server", (401,)),
+        ("/v2/health/live", "Whether the server runs", ()),
+        ("/v2/health/ready", "Whether every model answers", (503,)),
+    ):
+        paths[place] = {"get": _operation(place[1:].replace("/", "_"), summary, object_answer, problems)}
     schemas: dict[str, Any] = {"Error": _object({"error": {"type": "string"}}), "Status": _status_schema()}
     for name in service.catalog.names():
         state = service.catalog.state(name)
         if state.default is not None:
             schemas |= _model_schemas(name, state.versions[state.default])
         paths |= _model_paths(name, state, schemas)
+        paths |= _open_inference_paths(name, schemas)
     described = service.describe()
     content: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -93,11 +112,53 @@ def _model_paths(name: str, state: ModelState, schemas: Mapping[str, Any]) -> di
         for method in ("predict", "classify", "regress"):
             if f"{name}.{method}.request" in schemas:
                 answer = _json({"$ref": f"#/components/schemas/{name}.{method}.answer"})
-                operation = _operation(f"{name}_{method}{suffix}", method.capitalize(), answer, tuple(_PROBLEMS))
+                operation = _operation(f"{name}_{method}{suffix}", method.capitalize(), answer, _OF_PREDICTION)
                 request = {"$ref": f"#/components/schemas/{name}.{method}.request"}
                 operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": request}}}
                 paths[f"{place}:{method}"] = {"post": operation, **shared}
     return paths
+
+
+def _open_inference_paths(name: str, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operations of the Open Inference Protocol on a model and on its versions."""
+    paths: dict[str, Any] = {}
+    model = f"/v2/models/{name}"
+    for suffix, place, shared in (
+        ("", model, {}),
+        ("_of_version", f"{model}/versions/{{version}}", {"parameters": [_VERSION]}),
+    ):
+        for end, summary, problems in (
+            ("", "Inputs and outputs of the default signature", (400, 401, 404)),
+            ("/ready", "Whether the model answers", (400, 401, 404, 503)),
+        ):
+            identifier = f"{name}_v2{end.replace('/', '_')}{suffix}"
+            paths[f"{place}{end}"] = {
+                "get": _operation(identifier, summary, _json({"type": "object"}), problems),
+                **shared,
+            }
+        if f"{name}.infer.request" in schemas:
+            answer = _json({"type": "object"})
+            operation = _operation(f"{name}_v2_infer{suffix}", "Infer", answer, (*_OF_PREDICTION, 415))
+            request = {"$ref": f"#/components/schemas/{name}.infer.request"}
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": request}}}
+            paths[f"{place}/infer"] = {"post": operation, **shared}
+    return paths
+
+
+def _infer_request(signature: Signature) -> Schema:
+    """Return the schema of a request of the Open Inference Protocol, with its data in JSON."""
+    tensors = []
+    for name, info in signature.inputs.items():
+        fields: dict[str, Schema] = {
+            "name": {"const": name},
+            "datatype": {"const": _DATATYPES[info.dtype]},
+            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            "data": {"type": "array"},
+        }
+        tensors.append(_object(fields))
+    outputs = {"type": "array", "items": _object({"name": {"enum": list(signature.outputs)}})}
+    request: dict[str, Schema] = {"id": {"type": "string"}, "inputs": _list({"anyOf": tensors}), "outputs": outputs}
+    return _object(request, required=["inputs"])
 
 
 def _model_schemas(name: str, version: Version) -> dict[str, Any]:
@@ -122,10 +183,9 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
         answers += [_object({"predictions": _list(row)}), _object({"outputs": column})]
     schemas[f"{name}.predict.request"] = {"anyOf": requests}
     schemas[f"{name}.predict.answer"] = {"anyOf": answers}
-    pair: Schema = {
-        "type": "array",
-        "items": {"type": ["string", "number"]},
-    }
+    if "serving_default" in signatures:
+        schemas[f"{name}.infer.request"] = _infer_request(signatures["serving_default"])
+    pair: Schema = {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 2, "maxItems": 2}
     for method, kind, result in (("classify", CLASSIFY, _list(pair)), ("regress", REGRESS, {"type": "number"})):
         fitting = [key for key, signature in signatures.items() if signature.method_name == kind]
         if not fitting:
