@@ -22,8 +22,8 @@ from torch_estimator.serving.app import ServingApp
 
 CONTENT = {"signature_name": "one", "instances": [{"x": 1}]}
 
-# CI takes a few hundred; TORCH_ESTIMATOR_IDLE_CONNECTIONS=10000 takes what a server has to bear.
-IDLE = int(os.environ.get("TORCH_ESTIMATOR_IDLE_CONNECTIONS", "300"))
+# CI takes a few hundred; TE_IDLE_CONNECTIONS=10000 takes what a server has to bear.
+IDLE = int(os.environ.get("TE_IDLE_CONNECTIONS", "300"))
 
 many = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
