@@ -155,6 +155,15 @@ def serving(model: Path, *arguments: str) -> Iterator[Server]:
         process.communicate(timeout=60)
 
 
+@contextmanager
+def serving_two_versions(directory: Path) -> Iterator[Server]:
+    """Serve two versions, with requests of 1 MiB at most."""
+    write_export(directory / "1", factor=10)
+    write_export(directory / "2", factor=100)
+    with serving(directory, "--max-body-mb", "1") as running:
+        yield running
+
+
 def environment() -> dict[str, str]:
     """The environment of a server."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -32,6 +32,7 @@ from tests.serving.served import (
     environment,
     inputs,
     serving,
+    serving_two_versions,
     write_export,
 )
 from torch_estimator.errors import InvalidValueError
@@ -47,11 +48,7 @@ PROTOS = ROOT / "torch_estimator" / "serving" / "protos"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of two versions."""
-    directory = tmp_path_factory.mktemp("models")
-    write_export(directory / "1", factor=10)
-    write_export(directory / "2", factor=100)
-    with serving(directory, "--max-body-mb", "1") as running:
+    with serving_two_versions(tmp_path_factory.mktemp("models")) as running:
         yield running
 
 

@@ -15,17 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
-from tests.serving.served import DATATYPES, ROWS, Server, array, assert_same, inputs, serving, write_export
+from tests.serving.served import (
+    DATATYPES,
+    ROWS,
+    Server,
+    array,
+    assert_same,
+    inputs,
+    serving,
+    serving_two_versions,
+    write_export,
+)
 from torch_estimator.serving.tensors import joined_bytes
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of two versions."""
-    directory = tmp_path_factory.mktemp("models")
-    write_export(directory / "1", factor=10)
-    write_export(directory / "2", factor=100)
-    with serving(directory, "--max-body-mb", "1") as running:
+    with serving_two_versions(tmp_path_factory.mktemp("models")) as running:
         yield running
 
 
