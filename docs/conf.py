@@ -1,0 +1,27 @@
+"""Settings of the documentation's site; scripts/docs builds it."""
+
+from __future__ import annotations
+
+import torch_estimator
+
+project = "torch-estimator"
+author = "The torch-estimator authors"
+copyright = author
+version = release = torch_estimator.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build"]
+nitpicky = False
+
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"torch-estimator {release}"
+html_static_path = ["_static"]
+html_css_files = ["pictures.css"]
+html_show_sphinx = False
+
+# Only what a reader types is copied: neither prompts nor the output below them.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
