@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pygments.lexers.python import PythonLexer
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
 import torch_estimator
 
 project = "torch-estimator"
@@ -25,3 +29,9 @@ html_show_sphinx = False
 # Only what a reader types is copied: neither prompts nor the output below them.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+def setup(app: Sphinx) -> None:
+    """Name the languages of blocks that the tests treat differently: see tests/docs/pages.py."""
+    app.add_lexer("tensorflow", PythonLexer)
+    app.add_lexer("output", TextLexer)

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # ```python, ```bash, ```{code-block} python, ```output; a fence of more backquotes ends with as many.
 _BLOCK = re.compile(
-    r"^(?P<fence>`{3,})(?:\{code-block\} *)?(?P<language>[\w-]+)\n(?P<options>(?::[\w-]+:[^\n]*\n)*)\n?(?P<code>.*?)^(?P=fence)\s*$",
+    r"^(?P<fence>`{3,})(?:\{code-block\} *)?(?P<language>[\w-]+)\n(?P<options>(?::[\w-]+:[^\n]*\n)*)\n?"
+    r"(?P<code>.*?)^(?P=fence)\s*$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -46,7 +47,8 @@ def blocks(page: Path) -> list[Block]:
 def run_page(page: Path) -> None:
     """Run a page's code in the current directory.
 
-    - ``python``: runs in one namespace for the whole page; with a ``:caption:`` it is written to a file of that name instead.
+    - ``python``: runs in one namespace for the whole page.
+    - any block with a ``:caption:`` is written to a file of that name instead.
     - ``bash``: runs in a shell that has this environment's commands; a failed command fails the page.
     - ``output``: must be what the block before it printed; ``...`` stands for anything.
     - every other language, such as ``text``, ``sh`` or ``tensorflow``, is there to be read only.
