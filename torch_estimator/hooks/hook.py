@@ -125,6 +125,8 @@ class RunContext:
             hooks and `torch_estimator.summary` are called. A compiled step remains compiled: an additional forward pass
             without effects runs before it.
         compiled: Whether observing a step costs such an additional forward pass.
+        optimizers: Optimizers of the training, in the order in which they were made; empty outside training. A hook may
+            change the settings of their groups, such as ``lr``. Checkpoints contain the change.
         summaries: Summaries that the model recorded in the last step, if it was observed.
         fail_on_nan_loss: Whether a loss or a trained variable of NaN or infinity raises an error; if False, it only
             ends training.
@@ -159,7 +161,7 @@ class RunContext:
         self.preempted = False
         self.interrupted = False
         self.loss_tensor: torch.Tensor | float | None = None
-        self._optimizers = optimizers
+        self.optimizers = tuple(optimizers)
         self._writers = writers or EventWriters()
 
     @property
@@ -175,7 +177,7 @@ class RunContext:
 
         In ``after_step``, schedules have already been advanced.
         """
-        return [rate for optimizer in self._optimizers for rate in _learning_rates(optimizer)]
+        return [rate for optimizer in self.optimizers for rate in _learning_rates(optimizer)]
 
     def variables(self) -> dict[str, torch.Tensor]:
         """Return the module's parameters and buffers by their names in checkpoints, without copying them."""
