@@ -69,8 +69,9 @@ def _describe(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from (_marked(parser.description), "", "| option | meaning |", "|---|---|")
     for action in parser._actions:
         if action.dest != "help":
+            meaning = _marked((action.help or "") % vars(action))
             note = " (required)" if action.option_strings and action.required else ""
-            yield f"| {_spelling(action)} | {_marked((action.help or "") % vars(action))}{note} |"
+            yield f"| {_spelling(action)} | {meaning}{note} |"
     yield ""
     for group in parser._mutually_exclusive_groups:
         names = ", ".join(f"`{action.option_strings[0]}`" for action in group._group_actions)
