@@ -51,6 +51,7 @@ class CommandDirective(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the description, a table of the options, and the text after them."""
+        self.env.note_reread()  # The parsers may change without the page.
         return self.parse_text_to_nodes("\n".join(_describe(_parser_of(self.arguments[0]))))
 
 
