@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
 from pygments.lexers.python import PythonLexer
 from pygments.lexers.special import TextLexer
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.util.inspect import stringify_signature
 
 import torch_estimator
+
+sys.path.insert(0, str(Path(__file__).parent))
+import public_names  # noqa: E402
 
 project = "torch-estimator"
 author = "The torch-estimator authors"
@@ -16,6 +28,22 @@ version = release = torch_estimator.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 nitpicky = False
+
+# The reference. A name in single backquotes in a docstring is a link if the name is on a page.
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    "ModuleOptimizer": "Any",
+    "OptimizerArgument": "str | OptimizerFactory",
+    "OptimizerFactory": "OptimizerFactory",
+}
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
+napoleon_use_ivar = True
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -35,3 +63,64 @@ def setup(app: Sphinx) -> None:
     """Name the languages of blocks that the tests treat differently: see tests/docs/pages.py."""
     app.add_lexer("tensorflow", PythonLexer)
     app.add_lexer("output", TextLexer)
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-docstring", _name_others)
+    app.connect("object-description-transform", _shorten)
+    app.connect("missing-reference", _find)
+
+
+def _signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None] | None:
+    """Show the settings of a dataclass whose ``__new__`` hides them, and the class that a class called as function is."""
+    if what == "function" and inspect.isclass(value):
+        return signature, value.__name__
+    if signature and dataclasses.is_dataclass(value) and "__new__" in vars(value):
+        parameters = [one for one in inspect.signature(value.__init__).parameters.values() if one.name[0] != "_"]
+        shown = [_without_sentinel(one) for one in parameters if one.name != "self"]
+        return stringify_signature(inspect.Signature(shown), unqualified_typehints=True), returned
+    return None
+
+
+class _Default:
+    """Default that depends on other settings, which the description of the parameter explains."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _without_sentinel(parameter: inspect.Parameter) -> inspect.Parameter:
+    kind = type(parameter.default).__name__
+    if not kind.startswith("_") or parameter.default is parameter.empty:
+        return parameter
+    return parameter.replace(default=_Default(), annotation=str(parameter.annotation).replace(f"{kind} | ", ""))
+
+
+def _name_others(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Add the object's other public names below the first line of its docstring."""
+    others = public_names.other_names(name)
+    if others:
+        end = lines.index("") if "" in lines else len(lines)
+        lines[end:end] = ["", f"Also named {', '.join(f'``{other}``' for other in others)}."]
+
+
+def _shorten(app: Sphinx, domain: str, kind: str, content: addnodes.desc_content) -> None:
+    """Show names as users write them: te.data.Dataset."""
+    for prefix in content.parent.findall(addnodes.desc_addname):
+        if prefix.astext().startswith(f"{public_names.ROOT}."):
+            name = public_names.short(prefix.astext())
+            prefix.clear()
+            prefix += addnodes.desc_sig_name(name, name)
+
+
+def _find(app: Sphinx, env: Any, node: addnodes.pending_xref, content: nodes.Node) -> nodes.Node | None:
+    """Resolve a name without its module, as docstrings have them, if only one object has that name."""
+    target = node.get("reftarget", "").removeprefix("te.")
+    domain = env.domains.python_domain
+    found = [one for one in domain.objects if one.endswith(f".{target}") and one.startswith(public_names.ROOT)]
+    if node.get("refdomain") != "py" or len(found) != 1:
+        return None
+    entry = domain.objects[found[0]]
+    return nodes.reference(
+        "", "", content, internal=True, refuri=f"{app.builder.get_relative_uri(node['refdoc'], entry.docname)}#{entry.node_id}"
+    )
