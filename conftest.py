@@ -19,10 +19,10 @@ os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
 
 @pytest.fixture(scope="session")
 def doctest_namespace() -> dict[str, Any]:
-    """The names that examples in docstrings may use without importing them; docs/reference/index.md tells readers."""
+    """Return the names that examples in docstrings use without importing them; docs/reference/index.md lists them."""
     import numpy as np
     import torch
 
     import torch_estimator as te
 
-    return {"np": np, "te": te, "torch": torch}
+    return {"fc": te.feature_column, "np": np, "te": te, "torch": torch}

@@ -18,7 +18,7 @@ from sphinx.util.inspect import stringify_signature
 import torch_estimator
 
 sys.path.insert(0, str(Path(__file__).parent))
-import public_names  # noqa: E402
+import public_names
 
 project = "torch-estimator"
 author = "The torch-estimator authors"
@@ -72,7 +72,7 @@ def setup(app: Sphinx) -> None:
 def _signature(
     app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None] | None:
-    """Show the settings of a dataclass whose ``__new__`` hides them, and the class that a class called as function is."""
+    """Show a dataclass's settings where its ``__new__`` hides them, and the result of a class that is used as function."""
     if what == "function" and inspect.isclass(value):
         return signature, value.__name__
     if signature and dataclasses.is_dataclass(value) and "__new__" in vars(value):
@@ -121,6 +121,5 @@ def _find(app: Sphinx, env: Any, node: addnodes.pending_xref, content: nodes.Nod
     if node.get("refdomain") != "py" or len(found) != 1:
         return None
     entry = domain.objects[found[0]]
-    return nodes.reference(
-        "", "", content, internal=True, refuri=f"{app.builder.get_relative_uri(node['refdoc'], entry.docname)}#{entry.node_id}"
-    )
+    page = app.builder.get_relative_uri(node["refdoc"], entry.docname)
+    return nodes.reference("", "", content, internal=True, refuri=f"{page}#{entry.node_id}")

@@ -1,4 +1,4 @@
-"""The public names of torch_estimator, each with the object that it stands for. The reference and its tests use them."""
+"""The public names of torch_estimator and their objects, for the reference and its tests."""
 
 from __future__ import annotations
 

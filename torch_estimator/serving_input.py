@@ -88,8 +88,7 @@ def json(
         defaults: As for `raw_features`.
         transform: As for `raw_features`.
 
-    >>> from torch_estimator import feature_column as fc
-    >>> json([fc.numeric_column("age")]).kind
+    >>> te.serving_input.json([fc.numeric_column("age")]).kind
     'json'
     """
     return _by_name("json", columns, defaults, transform)
@@ -107,7 +106,7 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
     Raises:
         InvalidTypeError: A feature is not an array.
 
-    >>> images = like(torch.zeros(1, 28, 28))
+    >>> images = te.serving_input.like(torch.zeros(1, 28, 28))
     >>> images.inputs["features"].shape
     (28, 28)
     """
@@ -159,8 +158,7 @@ def csv(
         InvalidTypeError: As for `raw_features`.
         InvalidValueError: A name repeats, or a column is not among the fields or has more than one value per row.
 
-    >>> from torch_estimator import feature_column as fc
-    >>> sorted(csv(["id", "age"], [fc.numeric_column("age")], defaults={"id": "none"}).inputs)
+    >>> sorted(te.serving_input.csv(["id", "age"], [fc.numeric_column("age")], defaults={"id": "none"}).inputs)
     ['age', 'id']
     """
     names = tuple(column_names)

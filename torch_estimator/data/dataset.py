@@ -37,7 +37,7 @@ class Dataset:
 
     Every method returns a new Dataset. Nothing is read before iterating.
 
-    >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}, [0, 1, 0, 1, 0])
+    >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}, [0, 1, 0, 1, 0])
     >>> for features, labels in data.repeat(2).batch(4):
     ...     print(features["x"], labels)
     [1 2 3 4] [0 1 0 1]
@@ -99,7 +99,7 @@ class Dataset:
         >>> import tempfile, pathlib
         >>> path = pathlib.Path(tempfile.mkdtemp(), "people.csv")
         >>> _ = path.write_text("age,job,rich\\n31,clerk,no\\n52,farmer,yes\\n")
-        >>> for features, labels in Dataset.from_csv(path, label="rich").batch(2):
+        >>> for features, labels in te.data.Dataset.from_csv(path, label="rich").batch(2):
         ...     print(features["age"], features["job"], labels)
         [31 52] ['clerk' 'farmer'] ['no' 'yes']
         """
@@ -211,7 +211,7 @@ class Dataset:
             InvalidValueError: Columns differ in length, or there are no rows.
             DataError: A number is missing.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, labels=[0, 1, 0])
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}, labels=[0, 1, 0])
         >>> [features["x"].tolist() for features, labels in data.batch(2)]
         [[1, 2], [3]]
         """
@@ -228,7 +228,7 @@ class Dataset:
 
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"age": [31, 52], "rich": ["no", "yes"]})
-        >>> [labels.tolist() for features, labels in Dataset.from_pandas(frame, "rich").batch(2)]
+        >>> [labels.tolist() for features, labels in te.data.Dataset.from_pandas(frame, "rich").batch(2)]
         [['no', 'yes']]
         """
         columns = frame_columns(frame)
@@ -248,7 +248,7 @@ class Dataset:
             iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one. The
                 function is called for every pass.
 
-        >>> data = Dataset.from_iterable(lambda: ({"x": [i, i]} for i in range(2)))
+        >>> data = te.data.Dataset.from_iterable(lambda: ({"x": [i, i]} for i in range(2)))
         >>> [features["x"].tolist() for features in data.repeat(2)]
         [[0, 0], [1, 1], [0, 0], [1, 1]]
         """
@@ -274,7 +274,7 @@ class Dataset:
             mapping: Raw value -> number. A value without an entry raises a `DataError` that names the line. With
                 several columns, a dict of such mappings by label, for those labels that need one.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
         >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
         >>> [(features["x"].tolist(), sorted(labels)) for features, labels in labelled.batch(2)]
         [([1, 2], ['buys', 'pays'])]
@@ -294,7 +294,7 @@ class Dataset:
             seed: Seed of the order. None draws a seed from torch's global generator during this call and saves it with
                 the position, so that a resumed run continues in the same order.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).shuffle(4, seed=1).repeat(2).batch(4)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).shuffle(4, seed=1).repeat(2).batch(4)
         >>> [sorted(features["x"].tolist()) for features in data]
         [[1, 2, 3, 4], [1, 2, 3, 4]]
         """
@@ -308,7 +308,7 @@ class Dataset:
 
         If `batch` follows `repeat`, a batch may have rows of two epochs.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]})
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]})
         >>> [features["x"].tolist() for features in data.repeat(2).batch(2)]
         [[1, 2], [3, 1], [2, 3]]
         >>> [features["x"].tolist() for features in data.batch(2).repeat(2)]
@@ -319,7 +319,7 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep every ``num_shards``-th row, from row `index` on. After `batch`, keep every ``num_shards``-th batch.
 
-        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3, 4]}).shard(2, 1).batch(2)]
+        >>> [features["x"].tolist() for features in te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).shard(2, 1).batch(2)]
         [[2, 4]]
         """
         return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
@@ -342,7 +342,7 @@ class Dataset:
             drop_remainder: Whether to leave out a smaller last batch.
 
         >>> import pyarrow as pa
-        >>> data = Dataset.from_arrays({"words": pa.array([[7, 8, 9], [5]])}).padded_batch(2, padding_values=-1)
+        >>> data = te.data.Dataset.from_arrays({"words": pa.array([[7, 8, 9], [5]])}).padded_batch(2, padding_values=-1)
         >>> for features in data:
         ...     print(features["words"].tolist(), features["words_length"])
         [[7, 8, 9], [5, -1, -1]] [3 1]
@@ -381,7 +381,7 @@ class Dataset:
         Raises:
             InvalidValueError: Boundaries are not ascending, or the number of sizes does not fit them.
 
-        >>> data = Dataset.from_arrays({"words": pa.array([[1], [2, 3, 4], [5], [6, 7, 8]])})
+        >>> data = te.data.Dataset.from_arrays({"words": pa.array([[1], [2, 3, 4], [5], [6, 7, 8]])})
         >>> for features in data.bucket_by_sequence_length("words", [2], [2, 2]):
         ...     print(features["words"].tolist())
         [[1], [5]]
@@ -409,7 +409,7 @@ class Dataset:
                 skipped. Before `batch` it must return as many rows as it gets, and a column of lists is an object array
                 with one array per row.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}).map(lambda features: {"x": features["x"] * 10}).batch(3)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}).map(lambda features: {"x": features["x"] * 10}).batch(3)
         >>> [features["x"].tolist() for features in data]
         [[10, 20, 30]]
         """
@@ -428,7 +428,7 @@ class Dataset:
                 compared. None keeps rows in memory, after the model's transform of raw columns. All iterators of this
                 Dataset, and of Datasets made from it, share these rows if they are for the same model.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).cache().shuffle(4, seed=1).repeat(2).batch(2)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).cache().shuffle(4, seed=1).repeat(2).batch(2)
         >>> len(list(data))
         4
         """
@@ -444,7 +444,7 @@ class Dataset:
             weights: Label -> weight. Labels are those after the mapping of `label`.
             weight_column: Name of the column (float32).
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"]).class_weight({"yes": 3.0}).batch(3)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"]).class_weight({"yes": 3.0}).batch(3)
         >>> [features["weight"].tolist() for features, _ in data]
         [[1.0, 3.0, 1.0]]
         """
@@ -461,7 +461,7 @@ class Dataset:
     def skip(self, rows: int) -> Dataset:
         """Leave out the first `rows` rows. After `batch`, leave out the first `rows` batches.
 
-        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
+        >>> [features["x"].tolist() for features in te.data.Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
         [[2, 3]]
         """
         return self._then(Skip(count=_int(rows), of_batches=self._batched))
@@ -469,7 +469,7 @@ class Dataset:
     def take(self, rows: int) -> Dataset:
         """Keep only the first `rows` rows. After `batch`, keep only the first `rows` batches.
 
-        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
+        >>> [features["x"].tolist() for features in te.data.Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
         [[1]]
         """
         return self._then(Take(count=_int(rows), of_batches=self._batched))
@@ -509,7 +509,7 @@ class Dataset:
             DataError: Files cannot be found or read, or columns are missing.
             InvalidValueError: The Dataset has no batch size.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).batch(2)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).batch(2)
         >>> with data.iterator() as batches:
         ...     first = next(batches)
         ...     position = batches.state()

@@ -41,7 +41,7 @@ def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mappi
     Raises:
         InvalidValueError: A result has no ``loss``.
 
-    >>> loss_smaller({"loss": 0.5}, {"loss": 0.4})
+    >>> te.exporters.loss_smaller({"loss": 0.5}, {"loss": 0.4})
     True
     """
     for which, result in (("best", best_eval_result), ("current", current_eval_result)):
@@ -62,9 +62,8 @@ class BestExporter:
     far. After an export, the metrics are written to ``<export_path>/best_eval_result.json``, so that a restarted job
     does not export a worse model.
 
-    >>> from torch_estimator import feature_column as fc, serving_input
-    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
-    >>> BestExporter("best", receiver).compare_fn is loss_smaller
+    >>> receiver = te.serving_input.raw_features([fc.numeric_column("age")])
+    >>> te.BestExporter("best", receiver).compare_fn is te.exporters.loss_smaller
     True
 
     Args:

@@ -15,9 +15,8 @@ from torch_estimator.exporters.exporter import ExportableEstimator, check_settin
 class FinalExporter:
     """Exporter that exports only the final model, when training has ended.
 
-    >>> from torch_estimator import feature_column as fc, serving_input
-    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
-    >>> FinalExporter("census", receiver).name
+    >>> receiver = te.serving_input.raw_features([fc.numeric_column("age")])
+    >>> te.FinalExporter("census", receiver).name
     'census'
 
     Args:

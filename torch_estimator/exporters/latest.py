@@ -20,9 +20,8 @@ from torch_estimator.exporters.exporter import (
 class LatestExporter:
     """Exporter that exports the model after every evaluation, and keeps the newest `exports_to_keep` exports.
 
-    >>> from torch_estimator import feature_column as fc, serving_input
-    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
-    >>> LatestExporter("census", receiver, exports_to_keep=2).exports_to_keep
+    >>> receiver = te.serving_input.raw_features([fc.numeric_column("age")])
+    >>> te.LatestExporter("census", receiver, exports_to_keep=2).exports_to_keep
     2
 
     Args:

@@ -134,8 +134,7 @@ def bucketized_column(source_column: NumberColumn, boundaries: Iterable[float]) 
         InvalidValueError: `source_column` is not a numeric column of one dimension, or the boundaries are empty or do
             not increase.
 
-    >>> from torch_estimator.feature_column import numeric_column
-    >>> bucketized_column(numeric_column("age"), [18, 25, 30]).num_buckets
+    >>> fc.bucketized_column(fc.numeric_column("age"), [18, 25, 30]).num_buckets
     4
     """
     try:
@@ -177,9 +176,9 @@ def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
         InvalidTypeError: `values` are not numbers.
         InvalidValueError: `values` hold no number or an infinite one, or `num_buckets` is below 2.
 
-    >>> quantile_boundaries([1, 2, 3, 4, 5, 6, 7, 8], 4)
+    >>> fc.quantile_boundaries([1, 2, 3, 4, 5, 6, 7, 8], 4)
     [2.5, 4.5, 6.5]
-    >>> quantile_boundaries([0, 0, 0, 0, 0, 0, 0, 5, 7, 9], 4)
+    >>> fc.quantile_boundaries([0, 0, 0, 0, 0, 0, 0, 5, 7, 9], 4)
     [5.0]
     """
     if not isinstance(num_buckets, int) or isinstance(num_buckets, bool) or num_buckets < 2:

@@ -228,7 +228,7 @@ def crossed_column(
         InvalidValueError: There are fewer than two keys, a key is a column that cannot be crossed, or a size or
             `hash_key` is out of range.
 
-    >>> crossed_column(["occupation", "education"], 10_000).name
+    >>> fc.crossed_column(["occupation", "education"], 10_000).name
     'education_X_occupation'
     """
     if isinstance(keys, str):

@@ -38,8 +38,7 @@ class EmbeddingColumn(DenseColumn):
         InvalidTypeError: `categorical_column` is not a column.
         InvalidValueError: `categorical_column` is not a categorical column, or another argument is out of range.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, embedding_column
-    >>> embedding_column(categorical_column_with_hash_bucket("occupation", 100), dimension=8).name
+    >>> fc.embedding_column(fc.categorical_column_with_hash_bucket("occupation", 100), dimension=8).name
     'occupation_embedding'
     """
 
@@ -150,9 +149,8 @@ def shared_embeddings(
         InvalidValueError: There are no columns, or they differ in kind or number of ids, or another argument is out of
             range.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_identity
-    >>> seen, bought = (categorical_column_with_identity(key, 1000) for key in ("seen", "bought"))
-    >>> [column.name for column in shared_embeddings([seen, bought], dimension=8)]
+    >>> seen, bought = (fc.categorical_column_with_identity(key, 1000) for key in ("seen", "bought"))
+    >>> [column.name for column in fc.shared_embeddings([seen, bought], dimension=8)]
     ['seen_shared_embedding', 'bought_shared_embedding']
     """
     columns = as_items(categorical_columns, "categorical_columns of shared_embeddings")

@@ -33,8 +33,7 @@ class HashedCategoricalColumn(KeyColumn):
         InvalidTypeError: `multivalent` is not True or False.
         InvalidValueError: `hash_bucket_size` is below 1, or `dtype` is neither string nor integer.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket
-    >>> categorical_column_with_hash_bucket("occupation", 100).num_buckets
+    >>> fc.categorical_column_with_hash_bucket("occupation", 100).num_buckets
     100
     """
 

@@ -33,8 +33,7 @@ class IdentityCategoricalColumn(KeyColumn):
         InvalidTypeError: `multivalent` is not True or False.
         InvalidValueError: `num_buckets` is not positive, or `default_value` is not an id.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_identity
-    >>> categorical_column_with_identity("rating", num_buckets=6).num_buckets
+    >>> fc.categorical_column_with_identity("rating", num_buckets=6).num_buckets
     6
     """
 

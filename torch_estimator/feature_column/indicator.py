@@ -20,8 +20,7 @@ class IndicatorColumn(DenseColumn):
         InvalidTypeError: `categorical_column` is not a column.
         InvalidValueError: `categorical_column` is not a categorical column.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list, indicator_column
-    >>> indicator_column(categorical_column_with_vocabulary_list("gender", ["Female", "Male"])).name
+    >>> fc.indicator_column(fc.categorical_column_with_vocabulary_list("gender", ["Female", "Male"])).name
     'gender_indicator'
     """
 

@@ -35,9 +35,8 @@ class InputLayer(nn.Module):
     Attributes:
         width: Numbers in each row of the output.
 
-    >>> from torch_estimator.feature_column import FeatureTransform, numeric_column
-    >>> transform = FeatureTransform(dnn_columns=[numeric_column("x", shape=2), numeric_column("a")])
-    >>> InputLayer(transform.dnn)({"dnn/numeric": torch.tensor([[1.0, 2.0, 3.0]])})
+    >>> transform = fc.FeatureTransform(dnn_columns=[fc.numeric_column("x", shape=2), fc.numeric_column("a")])
+    >>> fc.InputLayer(transform.dnn)({"dnn/numeric": torch.tensor([[1.0, 2.0, 3.0]])})
     tensor([[1., 2., 3.]])
     """
 

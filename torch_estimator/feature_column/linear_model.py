@@ -30,9 +30,8 @@ class LinearModel(nn.Module):
         units: Number of outputs.
         sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``, as in `embedding_column`.
 
-    >>> from torch_estimator.feature_column import FeatureTransform, numeric_column
-    >>> transform = FeatureTransform(linear_columns=[numeric_column("x")])
-    >>> sorted(name for name, _ in LinearModel(transform.linear, units=1).named_parameters())
+    >>> transform = fc.FeatureTransform(linear_columns=[fc.numeric_column("x")])
+    >>> sorted(name for name, _ in fc.LinearModel(transform.linear, units=1).named_parameters())
     ['bias_weights', 'x.weights']
     """
 

@@ -100,7 +100,7 @@ def numeric_column(
         InvalidValueError: A size of the shape is not positive, the dtype is not numeric, or the default has another
             shape.
 
-    >>> numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name
+    >>> fc.numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name
     'age'
     """
     check_key(key)

@@ -44,7 +44,7 @@ class RawFeature:
             columns read, also in lists, and None for strings (of which ``''`` is a missing value) and for numbers that
             must not be missing.
 
-    >>> RawFeature(key="tags", dtype="string", shape=LISTS).multivalent
+    >>> fc.RawFeature(key="tags", dtype="string", shape=LISTS).multivalent
     True
     """
 
@@ -115,10 +115,9 @@ def schema(columns: Any) -> pa.Schema:
         InvalidTypeError: An item is not a feature column.
         InvalidValueError: Two columns read a key as different types.
 
-    >>> from torch_estimator import feature_column as fc
     >>> age = fc.numeric_column("age", default_value=30)
     >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
-    >>> print(schema([fc.bucketized_column(age, [18, 65]), tags]).to_string(show_field_metadata=False))
+    >>> print(fc.schema([fc.bucketized_column(age, [18, 65]), tags]).to_string(show_field_metadata=False))
     age: float
     tags: list<item: string>
       child 0, item: string

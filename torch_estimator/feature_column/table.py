@@ -89,7 +89,7 @@ class Table(nn.Module):
             `weight`, and appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
 
-    >>> table = Table([Piece(name="color/weights", rows=3), Piece(name="size/weights", rows=2)], dim=4)
+    >>> table = fc.Table([Piece(name="color/weights", rows=3), Piece(name="size/weights", rows=2)], dim=4)
     >>> table(torch.tensor([[0, 3], [2, 5]])).shape
     torch.Size([2, 2, 4])
     """

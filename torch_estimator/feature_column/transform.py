@@ -65,8 +65,7 @@ class FeatureTransform:
         InvalidValueError: A column is of the wrong kind, two columns have one name, or two read a key as different
             types.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list
-    >>> transform = FeatureTransform([categorical_column_with_vocabulary_list("gender", ["Female", "Male"])])
+    >>> transform = fc.FeatureTransform([fc.categorical_column_with_vocabulary_list("gender", ["Female", "Male"])])
     >>> transform({"gender": pa.array(["Male", "Female", "", "other"])})["linear/ids"].ravel()
     array([1, 0, 2, 2])
     """

@@ -148,7 +148,7 @@ def categorical_column_with_vocabulary_list(
         InvalidValueError: The list is empty, repeats a value or holds floats; or `dtype` is not that of the list; or an
             id or a count is out of range.
 
-    >>> categorical_column_with_vocabulary_list("gender", ["Female", "Male"]).num_buckets
+    >>> fc.categorical_column_with_vocabulary_list("gender", ["Female", "Male"]).num_buckets
     2
     """
     values, kind = _vocabulary(key, vocabulary_list)
@@ -199,7 +199,7 @@ def categorical_column_with_vocabulary_file(
             unreadable line; or an argument is out of range.
 
     >>> files.write_file("memory://vocabularies/genders.txt", [b"Female\\nMale\\n"])
-    >>> categorical_column_with_vocabulary_file("gender", "memory://vocabularies/genders.txt").num_buckets
+    >>> fc.categorical_column_with_vocabulary_file("gender", "memory://vocabularies/genders.txt").num_buckets
     2
     """
     check_key(key)

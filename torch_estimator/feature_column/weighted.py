@@ -44,9 +44,8 @@ class WeightedCategoricalColumn(CategoricalColumn):
         InvalidValueError: `categorical_column` has weights already, is a cross of lists or is not categorical; or the
             dtype is not numeric.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, weighted_categorical_column
-    >>> words = categorical_column_with_hash_bucket("words", 1000, multivalent=True)
-    >>> weighted_categorical_column(words, "frequencies").name
+    >>> words = fc.categorical_column_with_hash_bucket("words", 1000, multivalent=True)
+    >>> fc.weighted_categorical_column(words, "frequencies").name
     'words_weighted_by_frequencies'
     """
 

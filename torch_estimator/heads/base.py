@@ -35,10 +35,9 @@ class Head(ABC):
         loss_fn: Function of the user that replaces the head's loss, or None.
 
     >>> from dataclasses import dataclass
-    >>> import torch
     >>> from torch_estimator.heads.labels import numeric_labels
     >>> @dataclass(frozen=True)
-    ... class HuberHead(Head):
+    ... class HuberHead(te.heads.Head):
     ...     weight_column: str | None = None
     ...     logits_dimension = 1
     ...     prediction_keys = ("predictions",)

@@ -52,7 +52,7 @@ class BinaryClassHead(ClassificationHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> head = BinaryClassHead(label_vocabulary=["<=50K", ">50K"])
+    >>> head = te.BinaryClassHead(label_vocabulary=["<=50K", ">50K"])
     >>> head.prepare_labels(np.array([">50K", "<=50K"], dtype=object)).tolist()
     [[1.0], [0.0]]
     >>> head.predictions(torch.tensor([[0.0]]))["probabilities"].tolist()

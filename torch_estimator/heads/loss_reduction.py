@@ -21,7 +21,7 @@ class LossReduction(Enum):
     * ``MEAN``: Σ w·l / Σ w.
     * ``SUM_OVER_NONZERO_WEIGHTS``: Σ w·l divided by the number of weights that are not zero.
 
-    >>> LossReduction.MEAN.reduce(torch.tensor([[1.0], [4.0]]), weights=torch.tensor([2.0, 1.0]))
+    >>> te.LossReduction.MEAN.reduce(torch.tensor([[1.0], [4.0]]), weights=torch.tensor([2.0, 1.0]))
     tensor(2.)
     """
 
@@ -44,7 +44,7 @@ class LossReduction(Enum):
             InvalidValueError: There is no such reduction. ``"none"`` is not allowed, since training needs a scalar
                 loss.
 
-        >>> LossReduction.of("weighted_mean")
+        >>> te.LossReduction.of("weighted_mean")
         <LossReduction.MEAN: 'mean'>
         """
         if isinstance(value, cls):

@@ -40,7 +40,7 @@ class MultiClassHead(ClassificationHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> head = MultiClassHead(3, label_vocabulary=["cat", "dog", "fox"])
+    >>> head = te.MultiClassHead(3, label_vocabulary=["cat", "dog", "fox"])
     >>> head.prepare_labels(np.array(["fox", "cat"], dtype=object)).tolist()
     [[2], [0]]
     """

@@ -39,8 +39,7 @@ class MultiHead(Head):
         InvalidValueError: There is no head, one lacks a name, two share one, or `head_weights` has another length.
         InvalidTypeError: `heads` holds something other than a head, or a weight is not a number.
 
-    >>> from torch_estimator.heads import BinaryClassHead, RegressionHead
-    >>> head = MultiHead([BinaryClassHead(name="buys"), RegressionHead(name="pays")], head_weights=[1.0, 0.5])
+    >>> head = te.MultiHead([te.BinaryClassHead(name="buys"), te.RegressionHead(name="pays")], head_weights=[1.0, 0.5])
     >>> list(head.predictions(torch.zeros(2, 2)))[-1]
     ('pays', 'predictions')
     """

@@ -55,7 +55,7 @@ class MultiLabelHead(ClassificationHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> head = MultiLabelHead(3, label_vocabulary=["cat", "dog", "fox"])
+    >>> head = te.MultiLabelHead(3, label_vocabulary=["cat", "dog", "fox"])
     >>> head.prepare_labels(np.array([["fox", "cat"], ["dog", ""]])).tolist()
     [[1, 0, 1], [0, 1, 0]]
     """

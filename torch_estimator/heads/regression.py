@@ -45,7 +45,7 @@ class RegressionHead(Head):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> RegressionHead().prepare_labels(np.array([1, 2])).tolist()
+    >>> te.RegressionHead().prepare_labels(np.array([1, 2])).tolist()
     [[1.0], [2.0]]
     """
 
@@ -149,7 +149,7 @@ class PoissonRegressionHead(RegressionHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> PoissonRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
+    >>> te.PoissonRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
     [[1.0]]
     """
 
@@ -196,7 +196,7 @@ class LogisticRegressionHead(RegressionHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> LogisticRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
+    >>> te.LogisticRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
     [[0.5]]
     """
 

@@ -45,7 +45,6 @@ def make_early_stopping_hook(
         InvalidTypeError: ``estimator`` is not an Estimator, or ``should_stop_fn`` is not callable.
         InvalidValueError: None or both of ``run_every_secs`` and ``run_every_steps`` are given.
 
-    >>> import torch_estimator as te
     >>> hook = te.make_early_stopping_hook(te.BaselineRegressor(), lambda: False, run_every_steps=100)
     """
     check_estimator(estimator)
@@ -78,7 +77,6 @@ def stop_if_higher_hook(
     Raises:
         InvalidValueError: An argument is out of range. During training: there are evaluations, but none has the metric.
 
-    >>> import torch_estimator as te
     >>> hook = te.stop_if_higher_hook(te.BaselineClassifier(), "accuracy", 0.9, run_every_steps=100)
     """
     rule = Threshold(Metric(metric_name, higher_is_better=True, min_steps=min_steps), threshold)
@@ -98,7 +96,6 @@ def stop_if_lower_hook(
 
     The arguments are those of `stop_if_higher_hook`.
 
-    >>> import torch_estimator as te
     >>> hook = te.stop_if_lower_hook(te.BaselineClassifier(), "loss", 0.1, run_every_steps=100)
     """
     rule = Threshold(Metric(metric_name, higher_is_better=False, min_steps=min_steps), threshold)
@@ -118,7 +115,6 @@ def stop_if_no_increase_hook(
 
     The number of steps is ``max_steps_without_increase``; the other arguments are those of `stop_if_higher_hook`.
 
-    >>> import torch_estimator as te
     >>> hook = te.stop_if_no_increase_hook(te.BaselineClassifier(), "accuracy", 1000, run_every_steps=100)
     """
     rule = NoImprovement(Metric(metric_name, higher_is_better=True, min_steps=min_steps), max_steps_without_increase)
@@ -138,7 +134,6 @@ def stop_if_no_decrease_hook(
 
     The number of steps is ``max_steps_without_decrease``; the other arguments are those of `stop_if_higher_hook`.
 
-    >>> import torch_estimator as te
     >>> hook = te.stop_if_no_decrease_hook(te.BaselineClassifier(), "loss", 1000, run_every_steps=100)
     """
     rule = NoImprovement(Metric(metric_name, higher_is_better=False, min_steps=min_steps), max_steps_without_decrease)
@@ -151,7 +146,7 @@ def read_eval_metrics(eval_dir: str) -> Results:
     Args:
         eval_dir: Path or URL of the directory with the event files.
 
-    >>> read_eval_metrics("memory://no_evaluations_yet")
+    >>> te.read_eval_metrics("memory://no_evaluations_yet")
     {}
     """
     return EvaluationReader(eval_dir).results()

@@ -21,7 +21,7 @@ class FinalOpsHook(Hook):
     Raises:
         InvalidTypeError: The argument is something else.
 
-    >>> hook = FinalOpsHook({"step": lambda context: context.global_step})
+    >>> hook = te.FinalOpsHook({"step": lambda context: context.global_step})
     """
 
     every_n_steps = None

@@ -35,9 +35,9 @@ class Hook:
             ``train_and_evaluate``, evaluated. A change of the hook's state in it is part of the next checkpoint, or of
             the last one.
 
-    >>> class Losses(Hook):
+    >>> class Losses(te.Hook):
     ...     every_n_steps = 50
-    ...     def after_step(self, context: RunContext) -> None:
+    ...     def after_step(self, context: te.RunContext) -> None:
     ...         print(context.global_step, context.loss)
     """
 
@@ -90,7 +90,7 @@ class CheckpointSaverListener:
         reads_checkpoint: Whether `after_save` reads the checkpoint. If True, training waits until it is written. Set it
             to False to let training continue while the checkpoint is being written.
 
-    >>> class Announce(CheckpointSaverListener):
+    >>> class Announce(te.CheckpointSaverListener):
     ...     reads_checkpoint = False
     ...     def after_save(self, global_step: int) -> None:
     ...         print("saved step", global_step)

@@ -28,7 +28,6 @@ class InMemoryEvaluatorHook(Hook):
         InvalidTypeError: ``estimator`` is not an Estimator, or another argument is of the wrong type.
         InvalidValueError: A number is not positive.
 
-    >>> import torch_estimator as te
     >>> held_out = ({"x": [1.0, 2.0]}, [0.5, 0.7])
     >>> hook = te.InMemoryEvaluatorHook(te.BaselineRegressor(), lambda: held_out)
     """

@@ -38,7 +38,7 @@ class LoggingTensorHook(Hook):
         InvalidValueError: No or two intervals are given, or the run has nothing of a given name.
         InvalidTypeError: ``tensors`` is neither a dict nor a list, or contains something else than names and functions.
 
-    >>> hook = LoggingTensorHook({"loss": "loss", "rate": "learning_rate"}, every_n_iter=100)
+    >>> hook = te.LoggingTensorHook({"loss": "loss", "rate": "learning_rate"}, every_n_iter=100)
     """
 
     def __init__(

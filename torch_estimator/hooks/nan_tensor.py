@@ -29,7 +29,7 @@ class NanTensorHook(Hook):
     Raises:
         InvalidTypeError: The argument is not a bool, for example the tensor that tf.estimator's hook takes.
 
-    >>> hook = NanTensorHook(fail_on_nan_loss=False)
+    >>> hook = te.NanTensorHook(fail_on_nan_loss=False)
     """
 
     every_n_steps = None

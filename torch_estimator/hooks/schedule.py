@@ -163,7 +163,7 @@ class SecondOrStepTimer:
         InvalidValueError: None or both of the intervals are given, or one is not positive.
         InvalidTypeError: An interval is not a number.
 
-    >>> timer = SecondOrStepTimer(every_steps=10)
+    >>> timer = te.SecondOrStepTimer(every_steps=10)
     >>> timer.should_trigger_for_step(1), timer.update_last_triggered_step(1), timer.should_trigger_for_step(10)
     (True, (None, None), False)
     """

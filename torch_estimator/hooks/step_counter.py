@@ -27,7 +27,7 @@ class StepCounterHook(Hook):
     Raises:
         InvalidValueError: A number is not positive.
 
-    >>> hook = StepCounterHook(every_n_steps=1000)
+    >>> hook = te.StepCounterHook(every_n_steps=1000)
     """
 
     def __init__(

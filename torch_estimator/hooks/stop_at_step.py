@@ -20,7 +20,7 @@ class StopAtStepHook(Hook):
         InvalidValueError: None or both of the arguments are given.
         InvalidTypeError: The argument is not an integer.
 
-    >>> hook = StopAtStepHook(last_step=1000)
+    >>> hook = te.StopAtStepHook(last_step=1000)
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
@@ -50,6 +50,6 @@ def make_stop_at_checkpoint_step_hook(estimator: Any, last_step: int, wait_after
     In tf.estimator, workers other than the chief then waited until the chief's checkpoint reached that step, and looked
     for it every ``wait_after_file_check_secs`` seconds. Here no worker has to wait, so the argument is ignored.
 
-    >>> hook = make_stop_at_checkpoint_step_hook(estimator=None, last_step=1000)
+    >>> hook = te.make_stop_at_checkpoint_step_hook(estimator=None, last_step=1000)
     """
     return StopAtStepHook(last_step=last_step)

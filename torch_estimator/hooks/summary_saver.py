@@ -34,7 +34,7 @@ class SummarySaverHook(Hook):
         InvalidValueError: None or both of ``save_steps`` and ``save_secs`` are given.
         InvalidTypeError: ``summaries`` contains something other than functions.
 
-    >>> hook = SummarySaverHook(save_steps=100, summaries=lambda context: {"step": context.global_step})
+    >>> hook = te.SummarySaverHook(save_steps=100, summaries=lambda context: {"step": context.global_step})
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class Metrics(Protocol):
 def metric_key(key: str, name: str | None) -> str:
     """Return the key of a metric in the results: ``<key>/<name>`` if the head has a name, else `key`.
 
-    >>> metric_key("accuracy", "clicks")
+    >>> te.metrics.metric_key("accuracy", "clicks")
     'accuracy/clicks'
     """
     return key if name is None else f"{key}/{name}"
@@ -92,7 +92,7 @@ class MeanMetrics:
         values: Returns one tensor [N, D] of the batch for each key, all of one shape.
         name: Name of the head, which becomes the suffix of the keys, or None.
 
-    >>> metrics = MeanMetrics(["error"], lambda logits, labels, features: [(logits - labels).abs()], name="price")
+    >>> metrics = te.metrics.MeanMetrics(["error"], lambda logits, labels, features: [(logits - labels).abs()], name="price")
     >>> metrics.update(torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
     >>> metrics.compute()
     {'error/price': 2.0}

@@ -79,7 +79,7 @@ class ThresholdRates:
     Args:
         thresholds: Thresholds. An example is predicted positive if its score is greater than the threshold.
 
-    >>> rates = ThresholdRates([0.5])
+    >>> rates = te.metrics.ThresholdRates([0.5])
     >>> rates.update(torch.tensor([0.2, 0.6, 0.9]), torch.tensor([0.0, 0.0, 1.0]), None)
     >>> rates.metrics()["precision/positive_threshold_0.5"]
     0.5

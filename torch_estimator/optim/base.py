@@ -52,8 +52,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         slot_names: Key of the state -> name of the slot. A checkpoint stores the state of a variable as
             ``<variable>/<slot>``, as TensorFlow does.
 
-    >>> import torch
-    >>> class SignDescent(Optimizer):
+    >>> class SignDescent(te.optim.Optimizer):
     ...     def __init__(self, params=None, lr=0.1):
     ...         super().__init__(params, {"lr": lr})
     ...     @staticmethod

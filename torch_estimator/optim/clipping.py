@@ -139,7 +139,7 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
         InvalidValueError: `clip_norm` is not greater than 0.
 
     >>> from torch_estimator.optim import Adagrad
-    >>> factory = clip_gradients_by_norm(Adagrad(lr=0.1), 5.0)
+    >>> factory = te.optim.clip_gradients_by_norm(Adagrad(lr=0.1), 5.0)
     """
     check_factory(optimizer)
     check_number("clip_norm", clip_norm, above=0.0)
@@ -161,7 +161,7 @@ def clip_gradients_by_value(optimizer: OptimizerFactory, clip_value: float) -> O
         InvalidValueError: `clip_value` is not greater than 0.
 
     >>> from torch_estimator.optim import Ftrl
-    >>> factory = clip_gradients_by_value(Ftrl(lr=0.1), 0.5)
+    >>> factory = te.optim.clip_gradients_by_value(Ftrl(lr=0.1), 0.5)
     """
     check_factory(optimizer)
     check_number("clip_value", clip_value, above=0.0)

@@ -59,7 +59,7 @@ class Registry:
     Attributes:
         url: Path or URL of the registry.
 
-    >>> registry = Registry("memory://doctest-registry")
+    >>> registry = te.registry.Registry("memory://doctest-registry")
     >>> registry.create_model("census", description="Income above 50,000 dollars")
     >>> registry.models(), registry.versions("census"), registry.read_model("census").default
     (['census'], [], None)

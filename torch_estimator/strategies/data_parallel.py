@@ -71,7 +71,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         InvalidTypeError: ``silence_secs`` is not a number, or ``elastic`` is not a bool.
         InvalidValueError: The communication is unknown, or ``silence_secs`` is not positive.
 
-    >>> MultiWorkerMirroredStrategy(elastic=True).communication
+    >>> te.distribute.MultiWorkerMirroredStrategy(elastic=True).communication
     'AUTO'
     """
 

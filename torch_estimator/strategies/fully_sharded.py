@@ -61,8 +61,7 @@ class FullyShardedStrategy(Strategy):
         InvalidTypeError: ``units`` are not types, or ``silence_secs`` is not a number.
         InvalidValueError: ``silence_secs`` is not positive.
 
-    >>> import torch
-    >>> FullyShardedStrategy(units=[torch.nn.TransformerEncoderLayer]).silence_secs
+    >>> te.distribute.FullyShardedStrategy(units=[torch.nn.TransformerEncoderLayer]).silence_secs
     300.0
     """
 

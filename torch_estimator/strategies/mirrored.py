@@ -48,7 +48,7 @@ class MirroredStrategy(Strategy):
         InvalidTypeError, InvalidValueError: ``devices`` are not devices, ``replicas`` is not a positive whole number,
             or ``silence_secs`` is not a positive number.
 
-    >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
+    >>> te.distribute.MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
     """
 

@@ -29,7 +29,7 @@ def scalar(name: str, tensor: Any) -> None:
     Raises:
         InvalidValueError: The value is not a single number. Arguments are checked in summarized steps only.
 
-    >>> scalar("mean_activation", torch.ones(3).mean())
+    >>> te.summary.scalar("mean_activation", torch.ones(3).mean())
     """
     if RECORDER.summaries is not None:
         value = _array(name, tensor)
@@ -47,7 +47,7 @@ def histogram(name: str, tensor: Any) -> None:
         name: Tag in TensorBoard.
         tensor: Tensor or array of any shape; NaN and infinities are left out.
 
-    >>> histogram("activations", torch.ones(3, 4))
+    >>> te.summary.histogram("activations", torch.ones(3, 4))
     """
     if RECORDER.summaries is not None:
         record(Summary("histogram", name, _array(name, tensor)))
@@ -67,7 +67,7 @@ def image(name: str, tensor: Any, max_outputs: int = 3, data_format: str = "NCHW
     Raises:
         InvalidValueError: The shape is none of the above. Arguments are checked in summarized steps only.
 
-    >>> image("digits", torch.rand(8, 1, 28, 28))
+    >>> te.summary.image("digits", torch.rand(8, 1, 28, 28))
     """
     if RECORDER.summaries is not None:
         images = _images(name, _array(name, tensor), data_format)
