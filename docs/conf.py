@@ -72,7 +72,7 @@ def setup(app: Sphinx) -> None:
 def _signature(
     app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None] | None:
-    """Show a dataclass's settings where its ``__new__`` hides them, and the result of a class that is used as function."""
+    """Show the settings of a dataclass whose ``__new__`` hides them, and what a class returns if used as a function."""
     if what == "function" and inspect.isclass(value):
         return signature, value.__name__
     if signature and dataclasses.is_dataclass(value) and "__new__" in vars(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import doctest
 import inspect
 import re
@@ -152,7 +153,7 @@ DOCUMENTED = documented()
 
 def parameters(value: Any) -> list[str]:
     """Return the names of the parameters that users give."""
-    function = value.__init__ if inspect.isclass(value) and "__new__" in vars(value) else value
+    function = value.__init__ if dataclasses.is_dataclass(value) else value
     names = inspect.signature(function).parameters
     return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
 
