@@ -23,7 +23,8 @@ NAMES = public_names()
 # What docs/reference/index.md tells readers to import.
 IMPORTED = {"fc", "np", "te", "torch"}
 
-# Classes that users derive from. The examples of the classes define the methods, so that these need none of their own.
+# Classes that users derive from. The examples of the classes define the methods, so that these need none of their own;
+# nor does a method that the example of its class calls.
 TO_DERIVE_FROM = {
     "torch_estimator.CheckpointSaverListener",
     "torch_estimator.ContinuousEvalListener",
@@ -62,6 +63,7 @@ NOT_FOR_USERS = {
     "torch_estimator.feature_column.Table": {"extra_repr"},
     "torch_estimator.feature_column.EmbeddingColumn": {"variable"},
     "torch_estimator.metrics.MetricFunction": {"own"},
+    "torch_estimator.metrics.MetricFunctions": {"arguments"},
 }
 
 _DIRECTIVE = re.compile(
@@ -140,12 +142,9 @@ def documented() -> list[tuple[str, Any, bool, bool]]:
             value = inspect.getattr_static(entry.value, member)
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             is_method = inspect.isfunction(plain)
-            found.append((f"{short(entry.name)}.{member}", plain, is_method, is_method and wants_example(entry)))
+            is_shown = entry.name in TO_DERIVE_FROM or f".{member}(" in (entry.value.__doc__ or "")
+            found.append((f"{short(entry.name)}.{member}", plain, is_method, is_method and not is_shown))
     return found
-
-
-def wants_example(entry: Entry) -> bool:
-    return entry.name not in TO_DERIVE_FROM
 
 
 DOCUMENTED = documented()

@@ -66,6 +66,13 @@ class LossReduction(Enum):
         Args:
             losses: One loss per example and output, [N, D].
             weights: Weights [N], [N, 1] or [N, D], or None for ones.
+
+        Raises:
+            InvalidValueError: The shape of the weights does not fit the losses.
+
+        >>> losses, weights = torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 0.0])
+        >>> [reduction.reduce(losses, weights).item() for reduction in te.LossReduction]
+        [2.0, 1.0, 1.0, 2.0]
         """
         if weights is None:
             total = losses.sum()
@@ -89,6 +96,10 @@ class LossReduction(Enum):
             losses: One loss per example and output, [batches * N, D].
             weights: Weights [batches * N], [batches * N, 1] or [batches * N, D], or None for ones.
             batches: Number of batches.
+
+        >>> losses = torch.tensor([[1.0], [4.0], [2.0], [2.0]])
+        >>> te.LossReduction.SUM.reduce_batches(losses, batches=2)
+        tensor([5., 4.], dtype=torch.float64)
         """
         aligned = torch.ones(()) if weights is None else align_weights(weights, losses).double()
         expanded = aligned.to(losses.device).expand_as(losses).reshape(batches, -1)
