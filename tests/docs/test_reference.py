@@ -33,7 +33,6 @@ TO_DERIVE_FROM = {
     "torch_estimator.data.Reader",
     "torch_estimator.data.Source",
     "torch_estimator.data.Transform",
-    "torch_estimator.distribute.Strategy",
     "torch_estimator.heads.ClassificationHead",
     "torch_estimator.heads.Graph",
     "torch_estimator.heads.Head",
@@ -51,7 +50,7 @@ NOT_FOR_USERS = {
     "torch_estimator.WarmStartSettings": {"expressions"},
     "torch_estimator.data.Dataset": {"divided", "runs_user_code"},
     "torch_estimator.data.DatasetIterator": {"next_in_block", "next_together"},
-    "torch_estimator.distribute.Strategy": {"dismiss", "join", "share_evaluation"},
+    "torch_estimator.distribute.Strategy": {"check", "dismiss", "evaluates", "join", "share_evaluation"},
     "torch_estimator.feature_column.CategoricalColumn": {
         *("add_to_linear", "add_to_network", "check_weighable", "cross_leaves", "encoder", "is_bag", "list_encoder"),
         *("lower", "lower_lists", "missing_key", "multivalent", "number_columns", "slots", "unweighted"),

@@ -20,7 +20,7 @@ class GradientDescent(Optimizer):
 
     >>> weight = torch.ones(2, requires_grad=True)
     >>> weight.grad = torch.tensor([1.0, -1.0])
-    >>> te.optim.GradientDescent([weight], lr=0.5).step()
+    >>> te.optim.SGD([weight], lr=0.5).step()
     >>> weight.tolist()
     [0.5, 1.5]
     """
