@@ -17,6 +17,7 @@ import pytest
 
 from docs.public_names import other_names, public_names, short
 from tests.docs.pages import ROOT
+from torch_estimator.feature_column.column import Column
 
 NAMES = public_names()
 
@@ -24,7 +25,7 @@ NAMES = public_names()
 IMPORTED = {"fc", "np", "te", "torch"}
 
 # Classes that users derive from. The examples of the classes define the methods, so that these need none of their own;
-# nor does a method that the example of its class calls.
+# nor does a method that the example of its class calls, such as a module's ``forward``.
 TO_DERIVE_FROM = {
     "torch_estimator.CheckpointSaverListener",
     "torch_estimator.ContinuousEvalListener",
@@ -44,23 +45,16 @@ TO_DERIVE_FROM = {
 NOT_FOR_USERS = {
     "torch_estimator.Estimator": {"export"},  # another name of export_saved_model
     "torch_estimator.EvalSpec": {"all_exporters"},
-    "torch_estimator.MultiHead": {"joined", "split"},
+    "torch_estimator.MultiHead": {"joined", "loss_reduction", "split"},
     "torch_estimator.RunConfig": {"task"},
     "torch_estimator.VocabInfo": {"new_words", "old_words"},
     "torch_estimator.WarmStartSettings": {"expressions"},
     "torch_estimator.data.Dataset": {"divided", "runs_user_code"},
     "torch_estimator.data.DatasetIterator": {"next_in_block", "next_together"},
     "torch_estimator.distribute.Strategy": {"check", "dismiss", "evaluates", "join", "share_evaluation"},
-    "torch_estimator.feature_column.CategoricalColumn": {
-        *("add_to_linear", "add_to_network", "check_weighable", "cross_leaves", "encoder", "is_bag", "list_encoder"),
-        *("lower", "lower_lists", "missing_key", "multivalent", "number_columns", "slots", "unweighted"),
-        "weight_feature",
-    },
-    "torch_estimator.feature_column.CrossedColumn": {"leaves", "lists", "start"},
-    "torch_estimator.feature_column.FeatureTransform": {"padded", "recording", "restore_seen_strings", "seen_strings"},
-    "torch_estimator.feature_column.NumericColumn": {"encode"},
+    "torch_estimator.feature_column.FeatureTransform": {"recording", "restore_seen_strings", "seen_strings"},
     "torch_estimator.feature_column.Table": {"extra_repr"},
-    "torch_estimator.feature_column.EmbeddingColumn": {"variable"},
+    "torch_estimator.optim.Optimizer": {"add_param_group"},
     "torch_estimator.metrics.MetricFunction": {"own"},
     "torch_estimator.metrics.MetricFunctions": {"arguments"},
 }
@@ -121,7 +115,12 @@ def public_members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def is_described_elsewhere(kind: type, name: str) -> bool:
-    """Return whether a public class among the bases describes the method, or a protocol that the class implements."""
+    """Return whether a public class among the bases describes the method, or a protocol that the class implements.
+
+    The methods of feature columns are called by the package; a column's page says what it gives to a model.
+    """
+    if issubclass(kind, Column):
+        return True
     on_pages = {entry.value: {*entry.members, *NOT_FOR_USERS.get(entry.name, ())} for entry in ENTRIES}
     bases = [base for base in kind.__mro__[1:] if base in NAMES.values()]
     protocols = [one for one in NAMES.values() if getattr(one, "_is_protocol", False) and one is not kind]
@@ -141,7 +140,7 @@ def documented() -> list[tuple[str, Any, bool, bool]]:
             value = inspect.getattr_static(entry.value, member)
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             is_method = inspect.isfunction(plain)
-            is_shown = entry.name in TO_DERIVE_FROM or f".{member}(" in (entry.value.__doc__ or "")
+            is_shown = entry.name in TO_DERIVE_FROM or member == "forward" or f".{member}(" in entry.value.__doc__
             found.append((f"{short(entry.name)}.{member}", plain, is_method, is_method and not is_shown))
     return found
 
@@ -171,7 +170,7 @@ def undefined_names(example: str) -> set[str]:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 made.add(name)
-            case ast.arg(arg=name):
+            case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
                 made.add(name)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 made |= {(one.asname or one.name).partition(".")[0] for one in aliases}

@@ -126,6 +126,16 @@ class FeatureTransform:
 
         L is the length of the longest row, rounded up to a power of two. Missing ids are as in `__call__`, missing
         weights are 0.
+
+        Args:
+            features: What calling the transform returned.
+
+        >>> import pyarrow as pa
+        >>> tags = fc.categorical_column_with_vocabulary_list("tags", ["new", "hot"], multivalent=True)
+        >>> transform = fc.FeatureTransform([tags])
+        >>> transform.padded(transform({"tags": pa.array([["hot", "new"], ["new"]])}))["linear/ids/tags"]
+        array([[1, 0],
+               [0, 2]])
         """
         if not self.bags:
             return features
