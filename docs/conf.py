@@ -114,10 +114,15 @@ def _shorten(app: Sphinx, domain: str, kind: str, content: addnodes.desc_content
 
 
 def _find(app: Sphinx, env: Any, node: addnodes.pending_xref, content: nodes.Node) -> nodes.Node | None:
-    """Resolve a name without its module, as docstrings have them, if only one object has that name."""
+    """Resolve a name without its module, as docstrings have them, if only one object has that name.
+
+    Names of parameters are in backquotes, too, and are no links: only classes, ``Class.method`` and names in te are.
+    """
     target = node.get("reftarget", "").removeprefix("te.")
     domain = env.domains.python_domain
     found = [one for one in domain.objects if one.endswith(f".{target}") and one.startswith(public_names.ROOT)]
+    if not target[:1].isupper() and "." not in target:
+        found = [one for one in found if one == f"{public_names.ROOT}.{target}"]
     if node.get("refdomain") != "py" or len(found) != 1:
         return None
     entry = domain.objects[found[0]]

@@ -153,7 +153,7 @@ class Estimator:
         >>> data = np.array([[0, 1], [1, 0]], np.float32), np.array([1, 2], np.float32)
         >>> estimator.train(lambda: data, steps=3).evaluate(lambda: data)["global_step"]
         3
-        >>> torch.equal(estimator.trained_module().weight, net.weight)
+        >>> np.array_equal(estimator.get_variable_value("weight"), net.weight.detach().numpy())
         False
         """
         from torch_estimator.from_module.module_model import ModuleModel

@@ -65,6 +65,7 @@ _DIRECTIVE = re.compile(
     re.MULTILINE,
 )
 _MEMBERS = re.compile(r":members: (.*)")
+_MODULE = re.compile(r":module: (.*)")
 _SECTION = r"^{section}:\n(?P<entries>(?: .*\n?|\n)*)"
 
 
@@ -90,12 +91,12 @@ def entries() -> list[Entry]:
     found = []
     for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
         for match in _DIRECTIVE.finditer(page.read_text(encoding="utf-8")):
-            members = _MEMBERS.search(match["options"])
+            members, module = _MEMBERS.search(match["options"]), _MODULE.search(match["options"])
             found.append(
                 Entry(
                     page.name,
                     match["kind"],
-                    match["name"],
+                    f"{module[1]}.{match['name']}" if module else match["name"],
                     not match["signature"],
                     tuple(members[1].split(", ")) if members else (),
                 )

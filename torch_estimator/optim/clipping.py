@@ -146,7 +146,7 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
     ...     model_dir="memory://clip_gradients_by_norm",
     ... )
     >>> estimator = estimator.train(lambda: (np.ones((2, 1), np.float32), np.full(2, 100.0)), steps=1)
-    >>> round((estimator.trained_module().weight - net.weight).item(), 4)
+    >>> round(estimator.get_variable_value("weight").item() - net.weight.item(), 4)
     0.5
     """
     check_factory(optimizer)
@@ -176,7 +176,7 @@ def clip_gradients_by_value(optimizer: OptimizerFactory, clip_value: float) -> O
     ...     model_dir="memory://clip_gradients_by_value",
     ... )
     >>> estimator = estimator.train(lambda: (np.ones((2, 1), np.float32), np.full(2, 100.0)), steps=1)
-    >>> round((estimator.trained_module().bias - net.bias).item(), 4)
+    >>> round(estimator.get_variable_value("bias").item() - net.bias.item(), 4)
     0.5
     """
     check_factory(optimizer)
