@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pygments.lexers.python import PythonLexer
 from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 from sphinx.util.inspect import stringify_signature
 
 import torch_estimator
@@ -36,7 +38,6 @@ autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {
-    "ModuleOptimizer": "Any",
     "OptimizerArgument": "str | OptimizerFactory",
     "OptimizerFactory": "OptimizerFactory",
 }
@@ -63,23 +64,39 @@ def setup(app: Sphinx) -> None:
     """Name the languages of blocks that the tests treat differently: see tests/docs/pages.py."""
     app.add_lexer("tensorflow", PythonLexer)
     app.add_lexer("output", TextLexer)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _name_others)
     app.connect("object-description-transform", _shorten)
     app.connect("missing-reference", _find)
 
 
+# Names of types that autodoc does not spell out, since their modules import them for mypy only.
+_TYPES = (
+    (r"TypeAliasForwardRef\('([^']*)'\)", r"\1"),
+    (r"\bInputFn\b", "Callable[..., Any]"),
+    (r"\bLabels\b", "np.ndarray | pa.Array"),
+    (r"\bModuleOptimizer\b", "str | Optimizer | LRScheduler | OptimizerFactory"),
+    (r"\bWarmStart\b", "str | PathLike[str] | WarmStartSettings"),
+)
+
+
 def _signature(
     app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None] | None:
     """Show the settings of a dataclass whose ``__new__`` hides them, and what a class returns if used as a function."""
+    if signature is not None:
+        for pattern, spelled_out in _TYPES:
+            signature = re.sub(pattern, spelled_out, signature)
     if what == "function" and inspect.isclass(value):
         return signature, value.__name__
     if signature and dataclasses.is_dataclass(value) and "__new__" in vars(value):
         parameters = [one for one in inspect.signature(value.__init__).parameters.values() if one.name[0] != "_"]
         shown = [_without_sentinel(one) for one in parameters if one.name != "self"]
         return stringify_signature(inspect.Signature(shown), unqualified_typehints=True), returned
-    return None
+    return signature, returned
 
 
 class _Default:

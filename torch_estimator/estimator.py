@@ -57,9 +57,6 @@ class Estimator:
         warm_start_from: A checkpoint of another job, or its directory, or `WarmStartSettings`. If ``model_dir`` has no
             checkpoint yet, the model starts with the parameters of that job; its steps count from 0.
 
-    Attributes:
-        job: What the methods use; for the package itself and its tests.
-
     Raises:
         InvalidValueError: Arguments contradict each other, or ``model_fn`` takes an argument of another name.
         InvalidTypeError: ``model_fn`` is not a function, or ``config`` is not a `RunConfig`.
@@ -92,6 +89,7 @@ class Estimator:
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
         _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
+        # What the methods use; for the package itself and its tests.
         self.job = EstimatorJob(
             ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule(), SeenRows()),
             _with_model_dir(config or RunConfig(), model_dir),
