@@ -38,7 +38,7 @@ from benchmarks.simulation.plot import Line, Panel, svg
 from benchmarks.simulation.prediction import Curve, replicas_curve, served_curve
 
 DATA = ROOT.parent / "shared" / "data" / "census"
-DRAWING = ROOT / "benchmarks" / "scaling.svg"
+DRAWING = ROOT / "docs" / "pictures" / "scaling.svg"
 
 MOST_ERROR = 15.0
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.protocol.cluster import free_ports, run_cluster
+from benchmarks.protocol.machine import machine_line
 from benchmarks.protocol.results import keep, show, show_machine
 from benchmarks.protocol.rounds import Measured, alternate
 from benchmarks.protocol.side import ROOT, Side, SideError, ready
@@ -22,6 +23,7 @@ __all__ = [
     "conclude",
     "free_ports",
     "keep",
+    "machine_line",
     "ready",
     "run_cluster",
     "show",
