@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pygments.lexers.python import PythonLexer
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
@@ -31,7 +33,17 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 
+def _frame_pictures(app: Sphinx, doctree: Any) -> None:
+    """Put each picture into an element of its own, which scrolls where the picture would be too small to read."""
+    from docutils import nodes
+
+    for raw in list(doctree.findall(nodes.raw)):
+        if 'class="picture"' in raw.astext():
+            raw.replace_self(nodes.raw("", f'<div class="frame">{raw.astext()}</div>', format="html"))
+
+
 def setup(app: Sphinx) -> None:
     """Name the languages of blocks that the tests treat differently: see tests/docs/pages.py."""
+    app.connect("doctree-read", _frame_pictures)
     app.add_lexer("tensorflow", PythonLexer)
     app.add_lexer("output", TextLexer)
