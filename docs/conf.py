@@ -31,6 +31,8 @@ html_show_sphinx = False
 # Only what a reader types is copied: neither prompts nor the output below them.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+# What a program prints has no button.
+copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
 
 
 def _frame_pictures(app: Sphinx, doctree: Any) -> None:
