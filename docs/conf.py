@@ -40,7 +40,7 @@ def _frame_pictures(app: Sphinx, doctree: Any) -> None:
     from docutils import nodes
 
     for raw in list(doctree.findall(nodes.raw)):
-        if 'class="picture"' in raw.astext():
+        if 'class="picture' in raw.astext():
             raw.replace_self(nodes.raw("", f'<div class="frame">{raw.astext()}</div>', format="html"))
 
 
