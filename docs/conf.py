@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from pygments.lexers.python import PythonLexer
 from pygments.lexers.special import TextLexer
@@ -56,9 +57,21 @@ html_show_sphinx = False
 # Only what a reader types is copied: neither prompts nor the output below them.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+# What a program prints has no button.
+copybutton_selector = "div:not(.highlight-output) > div.highlight > pre"
+
+
+def _frame_pictures(app: Sphinx, doctree: Any) -> None:
+    """Put each picture into an element of its own, which scrolls where the picture would be too small to read."""
+    from docutils import nodes
+
+    for raw in list(doctree.findall(nodes.raw)):
+        if 'class="picture' in raw.astext():
+            raw.replace_self(nodes.raw("", f'<div class="frame">{raw.astext()}</div>', format="html"))
 
 
 def setup(app: Sphinx) -> None:
     """Name the languages of blocks that the tests treat differently: see tests/docs/pages.py."""
+    app.connect("doctree-read", _frame_pictures)
     app.add_lexer("tensorflow", PythonLexer)
     app.add_lexer("output", TextLexer)
