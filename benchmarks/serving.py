@@ -5,9 +5,9 @@ served by each. wrk sends requests with one instance over 1, 16 and 64 connectio
 at a fixed rate, half of what our server can answer, for latencies that waiting in wrk would hide. All processes of a
 server share one core, and the load comes from the other (`--cores 2` leaves both to everybody).
 
-Then our server alone: requests of 1,024 instances over onnxruntime alone with the same rows, and a server without nodes.
-At last `estimator predict-batch` on a Parquet file beside `Estimator.predict`, on both cores. Its output lies in memory
-where the machine has /dev/shm, since the disk is not what is measured.
+Then our server alone: requests of 1,024 instances over onnxruntime alone with the same rows, and a server that has no
+node. Last, `estimator predict-batch` on a Parquet file beside `Estimator.predict`, on both cores. Its output lies in
+memory where the machine has /dev/shm, since the disk is not what is measured.
 
 Debian's packages wrk and nghttp2-client are needed, and haproxy for Ray Serve.
 """
