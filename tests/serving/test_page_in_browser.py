@@ -106,11 +106,11 @@ def test_the_default_is_switched_with_a_click(server: PageServer, registry: Regi
     window.wait_for("#versions", "Version 3 is the default now")
     assert registry.read_model("echo").default == 3
     # The list of models follows by itself, and so does all that somebody else changes.
-    window.wait_for("#models", "v2")
+    window.wait_for("#models", "v3")
     registry.set_default("echo", 1)
-    registry.update("echo", 2, labels=["canary"])
+    registry.update("echo", 3, labels=["blue"])
     window.wait_for("#models", "v1")
-    window.wait_for("#versions tbody tr:first-child", "canary")
+    window.wait_for("#versions tbody tr:first-child", "blue")
     # The form follows the default, too, and keeps what a person has written.
     window.write("input[name='input.text']", "kept")
     registry.set_default("echo", 2)
