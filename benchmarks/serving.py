@@ -3,8 +3,11 @@
 The census model (1,020,251 wide weights, hidden layers of 100, 70, 48 and 34) is trained for a few steps, exported, and
 served by each. wrk sends requests with one instance over 1, 16 and 64 connections and counts answers; h2load sends them
 at a fixed rate, half of what our server can answer, for latencies that waiting in wrk would hide. All processes of a
-server share one core, and the load comes from the other (`--cores 2` leaves both to everybody). Then our server alone:
-requests of 1,024 instances over onnxruntime alone with the same rows, the start, and the memory.
+server share one core, and the load comes from the other (`--cores 2` leaves both to everybody).
+
+Then our server alone: requests of 1,024 instances over onnxruntime alone with the same rows, and a server that has no
+node. Last, `estimator predict-batch` on a Parquet file beside `Estimator.predict`, on both cores. Its output lies in
+memory where the machine has /dev/shm, since the disk is not what is measured.
 
 Debian's packages wrk and nghttp2-client are needed, and haproxy for Ray Serve.
 """
@@ -28,8 +31,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.census.parquet import write_parquet
 from benchmarks.census.setup import TRAIN_FILE, check_data
 from benchmarks.peers import environment
 from benchmarks.protocol import (
@@ -47,6 +51,9 @@ from benchmarks.protocol import (
     table,
 )
 
+if TYPE_CHECKING:
+    import torch_estimator as te
+
 DATA = ROOT.parent / "shared" / "data" / "census"
 INSTANCES = ROOT / "examples" / "census" / "test.json"
 CONNECTIONS = (1, 16, 64)
@@ -57,6 +64,8 @@ OVER_PEERS = {"litserve": 8.0, "mlserver": 8.0, "kserve": 5.0, "triton": 1.0, "r
 P50_MS, P99_MS = 1.5, 20.0
 OF_ONNXRUNTIME = 0.5
 READY_SECS, MEMORY_MB = 1.5, 200.0
+FROM_ZERO_SECS, IDLE_MB = 1.5, 30.0
+BATCH_OF_PREDICT = {1: 1.0, 2: 1.8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,32 +119,37 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="whom to compare with; by default all")
     add("--rounds", type=int, default=3, help="how often every server runs")
     add("--secs", type=int, default=8, help="seconds of load with each number of connections")
+    add("--batch-rows", type=int, default=3_000_000, help="rows of the Parquet file for predict-batch")
     add("--cores", type=int, choices=(1, 2), default=1, help="cores of every server")
     add("--quick", action="store_true", help="one short round, to see that it runs; installs nothing")
     args = parser.parse_args(arguments)
-    if args.export is None:
-        check_data(parser, args.data, (TRAIN_FILE,))
+    check_data(parser, args.data, (TRAIN_FILE,))
     for program in ("wrk", "h2load"):
         if shutil.which(program) is None:
             parser.error(f"{program} is not installed (on Debian: apt-get install wrk nghttp2-client)")
     if args.quick:
-        args.rounds, args.secs = 1, 1
+        args.rounds, args.secs, args.batch_rows = 1, 1, 20_000
     return args
+
+
+def make_estimator(folder: str) -> tuple[te.Estimator, list[Any]]:
+    """The census model, whose training lies in a folder, and its columns."""
+    import torch_estimator as te
+    from examples.census.trainer import featurizer, model
+
+    config = te.RunConfig(model_dir=f"{folder}/model", compile=False)
+    units = model.hidden_units(100, 4, 0.7)
+    wide, deep = featurizer.wide_and_deep_columns(8)
+    return model.build_estimator(config, embedding_size=8, units=units), [*wide, *deep]
 
 
 def make_export(data: Path, folder: str) -> str:
     """An export of the census model after a few steps; its directory."""
-    import torch_estimator as te
-    from examples.census import columns
-    from examples.census.trainer import featurizer, model
     from examples.census.trainer import input as census_input
 
-    wide, deep = featurizer.wide_and_deep_columns(8)
-    config = te.RunConfig(model_dir=f"{folder}/model", compile=False)
-    estimator = model.build_estimator(config, embedding_size=8, units=model.hidden_units(100, 4, 0.7))
+    estimator, columns = make_estimator(folder)
     estimator.train(lambda: census_input.read_csv(str(data / TRAIN_FILE), batch_size=40), max_steps=400)
-    del columns
-    return estimator.export_saved_model(f"{folder}/export", census_input.json_serving_input([*wide, *deep]))
+    return str(estimator.export_saved_model(f"{folder}/export", census_input.json_serving_input(columns)))
 
 
 def instances(count: int) -> list[dict[str, Any]]:
@@ -320,6 +334,61 @@ def calls_per_sec(call: Callable[[], object], secs: float) -> float:
         os.sched_setaffinity(0, cores)
 
 
+def measure_from_zero(export: str) -> dict[str, float]:
+    """Seconds until the first request is answered where no node runs, and MB that the parent held before it."""
+    (port,) = free_ports(1)
+    command = [*SERVERS["ours"].command("ours", export, port), "--min-nodes", "0", "--max-nodes", "1"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise SideError(f"it did not start: {' '.join(command)}")
+            time.sleep(1)
+            memory, began = memory_mb(process.pid), time.perf_counter()
+            if not answers(SERVERS["ours"], port):
+                raise SideError("the first request to a server without nodes was not answered")
+            return {"from_zero": time.perf_counter() - began, "idle_memory": memory}
+        finally:
+            process.terminate()
+
+
+def measure_batch(args: argparse.Namespace, folder: str) -> dict[str, float]:
+    """Rows per second of `estimator predict-batch`, whole command, over those of `Estimator.predict`, by processes."""
+    rows = Path(folder) / "rows.parquet"
+    write_parquet(args.data / TRAIN_FILE, rows, args.batch_rows)
+    export = make_export(args.data, folder)
+    estimator, _ = make_estimator(folder)
+    speeds: dict[int, list[float]] = {0: [], 1: [], 2: []}
+
+    def predict() -> None:
+        for _ in estimator.predict(lambda: te.data.Dataset.from_parquet(str(rows)).batch(512)):
+            pass
+
+    def predict_batch(workers: int) -> None:
+        memory = Path("/dev/shm")
+        with TemporaryDirectory(dir=memory if memory.is_dir() else None) as output:
+            command = [sys.executable, "-m", "torch_estimator.cli", "predict-batch", "--model", export]
+            command += ["--input", str(rows), "--output", f"{output}/predictions", "--workers", str(workers)]
+            environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+            subprocess.run(command, cwd=ROOT, env=environ, check=True, capture_output=True)
+
+    import torch_estimator as te
+
+    for _ in range(args.rounds):
+        for workers, run in ((0, predict), (1, partial(predict_batch, 1)), (2, partial(predict_batch, 2))):
+            began = time.perf_counter()
+            run()
+            speeds[workers].append(args.batch_rows / (time.perf_counter() - began))
+    found = {"predict": statistics.median(speeds[0])}
+    for workers in BATCH_OF_PREDICT:
+        ratios = [one / other for one, other in zip(speeds[workers], speeds[0], strict=True)]
+        found |= {f"rows_{workers}": statistics.median(speeds[workers]), f"ratio_{workers}": statistics.median(ratios)}
+    return found
+
+
 def report(measured: Measured) -> None:
     """Prints the table of all servers."""
     rows: list[list[object]] = []
@@ -338,7 +407,20 @@ def report(measured: Measured) -> None:
     show("servers", "Serving the census export, one instance a request", table([*header, "ready s", "PSS MB"], rows))
 
 
-def verdicts_of(measured: Measured, large: Mapping[str, float]) -> list[Verdict]:
+def table_of(alone: Mapping[str, float]) -> Table:
+    """The table of what is measured without peers."""
+    names = {
+        "instances": f"instances/s in requests of {LARGE}, by column",
+        "ratio": "the same over onnxruntime alone",
+        "from_zero": "seconds from no node to the first answer",
+        "idle_memory": "MB of the parent without nodes",
+        "predict": "rows/s of Estimator.predict from Parquet",
+        **{f"rows_{workers}": f"rows/s of predict-batch with {workers} processes" for workers in BATCH_OF_PREDICT},
+    }
+    return table(["", "measured"], [[words, alone[key]] for key, words in names.items()])
+
+
+def verdicts_of(measured: Measured, alone: Mapping[str, float]) -> list[Verdict]:
     """What is promised, and whether it holds."""
     found = [
         at_least("requests/s at 16 connections", REQUESTS_AT_16, measured.median("ours", "requests_16")),
@@ -346,9 +428,19 @@ def verdicts_of(measured: Measured, large: Mapping[str, float]) -> list[Verdict]
         at_most("p50 at 16 connections, ms", P50_MS, measured.median("ours", "p50_16")),
         at_most("p99 at 16 connections, ms", P99_MS, measured.median("ours", "p99_16")),
         at_most("p99 at half of that rate, fixed, ms", P99_MS, measured.median("ours", "fixed_p99")),
-        at_least(f"instances/s in requests of {LARGE}, over onnxruntime alone", OF_ONNXRUNTIME, large["ratio"]),
+        at_least(f"instances/s in requests of {LARGE}, over onnxruntime alone", OF_ONNXRUNTIME, alone.get("ratio")),
         at_most("seconds from the start to the first answer", READY_SECS, measured.median("ours", "ready")),
         at_most("memory, MB", MEMORY_MB, measured.median("ours", "memory")),
+        at_most("seconds from no node to the first answer", FROM_ZERO_SECS, alone.get("from_zero")),
+        at_most("memory of the parent without nodes, MB", IDLE_MB, alone.get("idle_memory")),
+        *(
+            at_least(
+                f"rows/s of predict-batch with {workers} over Estimator.predict",
+                least,
+                alone.get(f"ratio_{workers}"),
+            )
+            for workers, least in BATCH_OF_PREDICT.items()
+        ),
     ]
     for key, ratio in OVER_PEERS.items():
         if key in measured.results:
@@ -371,12 +463,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         export = args.export or make_export(args.data, folder)
         sides = {key: partial(measure, key, export, args, folder) for key in ("ours", *peers)}
         measured = alternate(sides, args.rounds, "serving")
-        large = measure_large(export, args, folder) if "ours" in measured.results else {"ratio": None}
+        alone = {}
+        if "ours" in measured.results:
+            alone = measure_large(export, args, folder) | measure_from_zero(export) | measure_batch(args, folder)
     report(measured)
-    if large["ratio"] is not None:
-        print(f"\nIn requests of {LARGE} instances, by column: {large['instances']:,.0f} instances/s.")
+    if alone:
+        show("alone", "Our server and predict-batch alone", table_of(alone))
     show_machine()
-    return conclude(verdicts_of(measured, large), failed=list(measured.failures), quick=args.quick)
+    return conclude(verdicts_of(measured, alone), failed=list(measured.failures), quick=args.quick)
 
 
 if __name__ == "__main__":

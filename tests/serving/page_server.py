@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tests.serving.echo_export import write_echo
 from torch_estimator.registry import Registry
 from torch_estimator.serving.app import ServingApp
-from torch_estimator.serving.catalog import Found
+from torch_estimator.serving.catalog import RegistrySource
 from torch_estimator.serving.options import ServingOptions, VersionPolicy
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.worker import listen
-
-
-@dataclass(frozen=True)
-class RegistrySource:
-    """The versions of a model in a registry."""
-
-    registry: Registry
-    model: str
-
-    def find(self) -> Found:
-        info = self.registry.read_model(self.model)
-        versions = {one: self.registry.version_dir(self.model, one) for one in self.registry.versions(self.model)}
-        return Found(versions, info.default, info.labels)
 
 
 @dataclass(frozen=True)
@@ -83,3 +74,23 @@ def serving(
         thread.join()
         service.close()
         listener.close()
+
+
+def write_registry(base: Path, *, description: str = "") -> Registry:
+    """Write a registry with the versions 1, 2 and 3 of a model ``echo``, of which 2 is the default."""
+    export = write_echo(base / "export")
+    # The outputs of the recorded instances are made up, so do without them while the export is checked.
+    (export / "assets.extra").rename(base / "extra")
+    registry = Registry(base / "registry")
+    registry.create_model("echo", description=f"Says {description}")
+    registry.create_version("echo", 1, export, description=f"First {description}")
+    for number in ("2", "3"):
+        shutil.copytree(base / "registry" / "echo" / "1", base / "registry" / "echo" / number)
+        manifest = base / "registry" / "echo" / number / "manifest.json"
+        content = {**json.loads(manifest.read_text()), "version": int(number), "metrics": {"eval": {"auc": 0.875}}}
+        manifest.write_text(json.dumps(content))
+    for number in ("1", "2", "3"):
+        shutil.copytree(base / "extra", base / "registry" / "echo" / number / "assets.extra")
+    registry.set_default("echo", 2)
+    registry.update("echo", 3, labels=["canary"])
+    return registry

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.serving.echo_export import HOSTILE, INSTANCE, write_echo
-from tests.serving.page_server import PageServer, serving
+from tests.serving.page_server import PageServer, serving, write_registry
 from torch_estimator.registry import Registry
 from torch_estimator.serving.catalog import DirectorySource
 from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
@@ -32,21 +32,7 @@ TOKEN = "s3cret-töken"
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry with the versions 1, 2 and 3 of a model ``echo``, of which 2 is the default."""
     base = tmp_path_factory.mktemp("template")
-    export = write_echo(base / "export")
-    # The outputs of the recorded instances are made up, so do without them while the export is checked.
-    (export / "assets.extra").rename(base / "extra")
-    registry = Registry(base / "registry")
-    registry.create_model("echo", description=f"Says {HOSTILE}")
-    registry.create_version("echo", 1, export, description=f"First {HOSTILE}")
-    for number in ("2", "3"):
-        shutil.copytree(base / "registry" / "echo" / "1", base / "registry" / "echo" / number)
-        manifest = base / "registry" / "echo" / number / "manifest.json"
-        content = {**json.loads(manifest.read_text()), "version": int(number), "metrics": {"eval": {"auc": 0.875}}}
-        manifest.write_text(json.dumps(content))
-    for number in ("1", "2", "3"):
-        shutil.copytree(base / "extra", base / "registry" / "echo" / number / "assets.extra")
-    registry.set_default("echo", 2)
-    registry.update("echo", 3, labels=["canary"])
+    write_registry(base, description=HOSTILE)
     return base / "registry"
 
 

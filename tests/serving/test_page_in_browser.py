@@ -15,7 +15,7 @@ import pytest
 
 from tests.serving.browser import Browser, browser, is_installed
 from tests.serving.echo_export import HOSTILE, write_echo
-from tests.serving.page_server import PageServer, serving
+from tests.serving.page_server import PageServer, serving, write_registry
 from torch_estimator.registry import Registry
 from torch_estimator.serving.catalog import DirectorySource
 from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
@@ -27,17 +27,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry with the versions 1 and 2 of a model ``echo``."""
+    """A registry with the versions 1, 2 and 3 of a model ``echo``, of which 2 is the default."""
     base = tmp_path_factory.mktemp("template")
-    export = write_echo(base / "export")
-    # The outputs of the recorded instances are made up, so do without them while the export is checked.
-    (export / "assets.extra").rename(base / "extra")
-    registry = Registry(base / "registry")
-    registry.create_model("echo")
-    registry.create_version("echo", 1, export)
-    shutil.copytree(base / "registry" / "echo" / "1", base / "registry" / "echo" / "2")
-    for number in ("1", "2"):
-        shutil.copytree(base / "extra", base / "registry" / "echo" / number / "assets.extra")
+    write_registry(base)
     return base / "registry"
 
 
@@ -111,14 +103,14 @@ def test_the_default_is_switched_with_a_click(server: PageServer, registry: Regi
     mark(window)
     window.wait_for("#versions tbody tr:first-child", "Make default")
     window.click("#versions tbody tr:first-child button")
-    window.wait_for("#versions", "Version 2 is the default now")
-    assert registry.read_model("echo").default == 2
+    window.wait_for("#versions", "Version 3 is the default now")
+    assert registry.read_model("echo").default == 3
     # The list of models follows by itself, and so does all that somebody else changes.
-    window.wait_for("#models", "v2")
+    window.wait_for("#models", "v3")
     registry.set_default("echo", 1)
-    registry.update("echo", 2, labels=["canary"])
+    registry.update("echo", 3, labels=["blue"])
     window.wait_for("#models", "v1")
-    window.wait_for("#versions tbody tr:first-child", "canary")
+    window.wait_for("#versions tbody tr:first-child", "blue")
     # The form follows the default, too, and keeps what a person has written.
     window.write("input[name='input.text']", "kept")
     registry.set_default("echo", 2)
@@ -141,8 +133,8 @@ def test_forms_work_without_javascript(server: PageServer, registry: Registry, w
     window.click("#try form button")
     window.wait_for("#outcome .headline", "^hello$")
     window.click("#versions tbody tr:first-child button")
-    window.wait_for("#versions", "Version 2 is the default now")
-    assert registry.read_model("echo").default == 2
+    window.wait_for("#versions", "Version 3 is the default now")
+    assert registry.read_model("echo").default == 3
 
 
 def test_a_token_is_asked_for_and_kept(registry: Registry, tmp_path: Path, window: Browser) -> None:
@@ -160,7 +152,7 @@ def test_a_token_is_asked_for_and_kept(registry: Registry, tmp_path: Path, windo
         window.click("#try form button")
         window.wait_for("#outcome", "All outputs")
         window.click("#versions tbody tr:first-child button")
-        window.wait_for("#versions", "Version 2 is the default now")
+        window.wait_for("#versions", "Version 3 is the default now")
         window.click("header form button")
         window.wait_for("h1", "Sign in")
         window.open(server.url)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 import orjson
@@ -57,18 +56,11 @@ async def read_body(scope: Scope, receive: Receive, *, most_bytes: int, secs: fl
     length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > most_bytes:
         raise _too_large(most_bytes)
-    message = await receive() if length == b"0" else await _first(receive, secs)
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > most_bytes:
-            raise _too_large(most_bytes)
-        return body
-    parts, size = [body], len(body)
+    parts: list[bytes] = []
+    size, is_complete = 0, False
     try:
         async with asyncio.timeout(secs):
-            while message.get("more_body", False):
+            while not is_complete:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone
@@ -76,76 +68,14 @@ async def read_body(scope: Scope, receive: Receive, *, most_bytes: int, secs: fl
                 size += len(parts[-1])
                 if size > most_bytes:
                     raise _too_large(most_bytes)
+                is_complete = not message.get("more_body", False)
     except TimeoutError as error:
-        raise _too_slow(secs) from error
-    return b"".join(parts)
-
-
-class _WithTimeout:
-    """Awaitable that sets a timer only if the coroutine has to wait.
-
-    The body of a small request is usually there when the request is, and setting a timer would take longer than reading
-    the body.
-
-    Args:
-        coroutine: The coroutine.
-        secs: Seconds that it may wait.
-
-    Raises:
-        TimeoutError: It has waited for longer.
-    """
-
-    def __init__(self, coroutine: Awaitable[MutableMapping[str, Any]], secs: float) -> None:
-        self._coroutine = coroutine
-        self._secs = secs
-
-    def __await__(self) -> Generator[Any, Any, MutableMapping[str, Any]]:
-        waiting = self._coroutine.__await__()
-        try:
-            first = next(waiting)
-        except StopIteration as end:
-            message: MutableMapping[str, Any] = end.value
-            return message
-        timeout = asyncio.timeout(self._secs)
-        yield from timeout.__aenter__().__await__()
-        try:
-            message = yield from _resumed(waiting, first)
-        except BaseException as error:
-            yield from timeout.__aexit__(type(error), error, error.__traceback__).__await__()
-            raise
-        yield from timeout.__aexit__(None, None, None).__await__()
-        return message
-
-
-def _resumed(waiting: Generator[Any, Any, Any], first: Any) -> Generator[Any, Any, Any]:
-    """Continue a generator whose first value has been taken already; return its result."""
-    value = first
-    while True:
-        try:
-            sent = yield value
-        except BaseException as error:
-            advance = partial(waiting.throw, error)
-        else:
-            advance = partial(waiting.send, sent)
-        try:
-            value = advance()
-        except StopIteration as end:
-            return end.value
-
-
-async def _first(receive: Receive, secs: float) -> MutableMapping[str, Any]:
-    try:
-        return await _WithTimeout(receive(), secs)
-    except TimeoutError as error:
-        raise _too_slow(secs) from error
+        raise RequestError(408, f"The body was not sent within {secs:g} s.") from error
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _too_large(most_bytes: int) -> RequestError:
     return RequestError(413, f"The body is larger than {most_bytes / 2**20:g} MiB.")
-
-
-def _too_slow(secs: float) -> RequestError:
-    return RequestError(408, f"The body was not sent within {secs:g} s.")
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Headers = (_JSON,)) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import resource
@@ -29,6 +30,9 @@ logger = logging.getLogger("torch_estimator")
 
 BACKLOG = 4096
 """Most connections that wait to be accepted."""
+
+_ALLOCATIONS_PER_COLLECTION = 50_000
+"""Objects that are made before Python's garbage collector runs; by default 700, or 2,000 from Python 3.13 on."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -94,6 +98,7 @@ def serve(
         ssl_keyfile=options.tls_key,
     )
     service.start()
+    _collect_garbage_less_often()
     try:
         server = HttpServer(config, listener, place, running=service.metrics.publish_running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -133,6 +138,17 @@ async def _serve_both(server: HttpServer, app: ServingApp) -> None:
         async with asyncio.TaskGroup() as both:
             both.create_task(rpc.stop_after(lambda: server.should_exit))
             both.create_task(server.serve())
+
+
+def _collect_garbage_less_often() -> None:
+    """Keep Python's collector away from the models and the modules, and from the lists of large requests.
+
+    By default a full collection follows a few large requests, since each row of an answer is a list. It visits every
+    object of the process, which takes a fifth of the CPU time of a request of 1,024 rows.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 20, 20)
 
 
 def _allow_many_connections() -> None:
