@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,13 @@ def census_sample(tmp_path_factory: pytest.TempPathFactory) -> sample.Sample:
 
 
 @pytest.fixture
-def readers_directory(census_sample: sample.Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current directory but for `examples` and the census data."""
+def readers_directory(census_sample: sample.Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current directory but for `examples` and the census data. A page may change the log's level."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "census-sample").symlink_to(Path(census_sample.train_file).parent)
-    return tmp_path
+    logger = logging.getLogger("torch_estimator")
+    level = logger.level
+    yield tmp_path
+    logger.setLevel(level)
