@@ -26,7 +26,7 @@ def test_the_census_tutorial_runs_learns_and_serves(
 
     accuracy = te.read_eval_metrics("runs/census/eval")[3000]["accuracy"]
     assert census_sample.best_accuracy - 0.05 < accuracy <= census_sample.best_accuracy + 0.01
-    lines = [line for block in blocks(PAGE) for line in block.code.splitlines()]
+    lines = [line for block in blocks(PAGE) for line in block.code.replace("\\\n", " ").splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("estimator ")]
     serve = next(words for words in commands if words[1] == "serve")
     ask = next(words for words in commands if "--server" in words)
