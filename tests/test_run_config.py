@@ -184,7 +184,10 @@ def test_replace_does_not_read_tf_config_again(monkeypatch: pytest.MonkeyPatch) 
     assert config.replace(keep_checkpoint_max=1).service == {"zone": "b"}
 
 
-@pytest.mark.parametrize("name", ["session_config", "device_fn", "protocol"])
+@pytest.mark.parametrize(
+    "name",
+    ["session_config", "device_fn", "protocol", "experimental_distribute", "checkpoint_save_graph_def"],
+)
 def test_settings_of_tensorflow_are_named_where_they_do_not_exist(name: str) -> None:
     with pytest.raises(TypeError, match=f"^RunConfig has no setting {name}: .*; remove it.$"):
         te.RunConfig(**{name: None})

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,12 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run_page(page: Path) -> None:
-    """Run a page's code in the current directory.
+    """Run a page's code in the current directory, as `run_blocks` does."""
+    run_blocks(page, blocks(page))
+
+
+def run_blocks(page: Path, code: Iterable[Block]) -> None:
+    """Run blocks of code of a page in the current directory.
 
     - ``python``: runs in one namespace for the whole page.
     - any block with a ``:caption:`` is written to a file of that name instead.
@@ -55,7 +61,7 @@ def run_page(page: Path) -> None:
     """
     module = types.ModuleType("__main__")
     printed = ""
-    for block in blocks(page):
+    for block in code:
         where = f"{page.relative_to(ROOT)}, line {block.line}"
         if "caption" in block.options and block.language not in ("sh", "text", "tensorflow"):
             Path(block.options["caption"]).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,31 @@
+"""The directory in which pages' code runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.census import sample
+from tests.docs.pages import ROOT
+
+
+@pytest.fixture(scope="session")
+def census_sample(tmp_path_factory: pytest.TempPathFactory) -> sample.Sample:
+    """The census data that `python -m examples.census.sample` writes, made once for all pages."""
+    return sample.write(str(tmp_path_factory.mktemp("census-sample")))
+
+
+@pytest.fixture
+def readers_directory(census_sample: sample.Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current directory but for `examples` and the census data. A page may change the log's level."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "census-sample").symlink_to(Path(census_sample.train_file).parent)
+    logger = logging.getLogger("torch_estimator")
+    level = logger.level
+    yield tmp_path
+    logger.setLevel(level)
