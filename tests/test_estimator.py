@@ -149,7 +149,7 @@ def test_train_returns_the_estimator_and_counts_steps(tmp_path: Path) -> None:
         ({"steps": 1, "max_steps": 1}, ValueError, "Give steps or max_steps, not both, but got steps=1, max_steps=1."),
         ({"steps": 0}, ValueError, "steps must be positive, but got 0."),
         ({"max_steps": -1}, ValueError, "max_steps must be positive, but got -1."),
-        ({"input_fn": 5}, TypeError, "input_fn must be callable, but got 5."),
+        ({"input_fn": 5}, TypeError, "input_fn must be callable, such as lambda: dataset, but got 5."),
         ({"hooks": [5]}, TypeError, "hooks must be instances of torch_estimator.Hook, but got 5."),
         ({"saving_listeners": [5]}, TypeError, "saving_listeners must be instances of torch_estimator.CheckpointSaver"),
     ],

@@ -38,7 +38,7 @@ def test_specs_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"input_fn": "train.csv"}, TypeError, "input_fn must be callable, but got 'train.csv'."),
+        ({"input_fn": "train.csv"}, TypeError, "input_fn must be callable, such as lambda: dataset, but got 'tr"),
         ({"hooks": ["h"]}, TypeError, "hooks must be instances of torch_estimator.Hook, but got 'h'."),
         ({"hooks": [te.Hook]}, TypeError, "hooks must be instances of torch_estimator.Hook, but got <class"),
         ({"hooks": te.StopAtStepHook(1)}, TypeError, "hooks must be a list, but got <torch_estimator.hooks.stop"),

@@ -30,7 +30,7 @@ InputFn = Callable[..., Any]
 
 def check_input_fn(input_fn: object) -> None:
     if not callable(input_fn):
-        raise InvalidTypeError(f"input_fn must be callable, but got {input_fn!r}.")
+        raise InvalidTypeError(f"input_fn must be callable, such as lambda: dataset, but got {input_fn!r}.")
 
 
 def check_positive(name: str, value: float | None) -> None:

@@ -96,7 +96,7 @@ def test_early_stopping_can_go_by_it(tmp_path: Path) -> None:
     ("arguments", "error", "message"),
     [
         ({"estimator": 3}, TypeError, "estimator must be an Estimator, but got 3."),
-        ({"input_fn": 3}, TypeError, "input_fn must be callable, but got 3."),
+        ({"input_fn": 3}, TypeError, "input_fn must be callable, such as lambda: dataset, but got 3."),
         ({"steps": 0}, ValueError, "steps must be positive, but got 0."),
         ({"every_n_iter": 0}, ValueError, "every_n_iter of InMemoryEvaluatorHook must be positive, but got 0."),
         ({"hooks": [3]}, TypeError, "hooks must be instances of torch_estimator.Hook, but got 3."),

@@ -46,7 +46,7 @@ class InMemoryEvaluatorHook(Hook):
     ) -> None:
         check_estimator(estimator)
         if not callable(input_fn):
-            raise InvalidTypeError(f"input_fn must be callable, but got {input_fn!r}.")
+            raise InvalidTypeError(f"input_fn must be callable, such as lambda: dataset, but got {input_fn!r}.")
         if steps is not None:
             check_number("steps", steps, whole=False)
             if not steps > 0:

@@ -1,0 +1,255 @@
+"""The pages about migrating: names exist, what is missing is missing, and settings give TensorFlow's numbers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+import torch_estimator as te
+from tests.docs import tensorflow_v2
+from tests.docs.pages import ROOT, blocks
+from torch_estimator import feature_column as fc
+from torch_estimator.optim.factories import check_factory
+
+MIGRATE = ROOT / "docs" / "migrate"
+NAMES = (MIGRATE / "names.md").read_text(encoding="utf-8")
+CONTEXT = te.RunContext(global_step=0)
+CONTEXT.loss_tensor = 0.0
+ROOTS = {"te": te, "fc": fc, "Dataset": te.data.Dataset, "torch": torch, "context": CONTEXT}
+
+
+def rows(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the two cells of each row of the tables of a page."""
+    for line in page.splitlines():
+        if line.startswith("| ") and not line.startswith(("| TensorFlow |", "| `tf.data` |")):
+            left, right = re.split(r"(?<!\\) \| ", line.strip("| "), maxsplit=1)
+            yield left, right
+
+
+ROWS = list(rows(NAMES))
+
+
+def section(heading: str) -> list[tuple[str, str]]:
+    return list(rows(NAMES.split(f"\n## {heading}\n")[1].split("\n## ")[0]))
+
+
+def codes(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def resolve(name: str) -> Any:
+    first, *attributes = name.split(".")
+    return functools.reduce(getattr, attributes, ROOTS[first])
+
+
+def test_the_table_has_the_names_that_programs_use() -> None:
+    assert len(ROWS) > 180
+    assert all(left.strip() and right.strip() for left, right in ROWS)
+
+
+@pytest.mark.parametrize("page", sorted(MIGRATE.glob("*.md")), ids=lambda page: page.stem)
+def test_every_name_of_this_package_exists(page: Any) -> None:
+    text = page.read_text(encoding="utf-8")
+    # Code of TensorFlow may give our names to its own things.
+    text = re.sub(r"```(tensorflow|diff)\n.*?```", "", text, flags=re.DOTALL)
+    found = set(re.findall(r"(?<![\w.])((?:te|fc|Dataset|torch|context)(?:\.\w+)+)", text))
+    assert found
+    for name in found:
+        try:
+            resolve(name)
+        except AttributeError:
+            pytest.fail(f"{page.name}: there is no {name}")
+
+
+def test_every_argument_that_the_table_names_exists() -> None:
+    checked = 0
+    for _, right in ROWS:
+        for code in codes(right):
+            for name, arguments in re.findall(r"((?:te|fc|Dataset)(?:\.\w+)+)\(([^()]*)\)", code):
+                called = resolve(name)
+                parameters = inspect.signature(called.__init__ if isinstance(called, type) else called).parameters
+                for argument in re.findall(r"(?:^|, )(\w+)=", arguments):
+                    assert argument in parameters, f"{name} has no argument {argument}"
+                    checked += 1
+    assert checked > 30
+
+
+def test_methods_of_a_dataset_that_the_table_calls_missing_are_missing() -> None:
+    missing = [
+        name
+        for left, right in section("Operations of a Dataset")
+        if right.startswith("**missing**")
+        for name in codes(left)
+    ]
+    assert len(missing) > 10
+    for name in missing:
+        assert not hasattr(te.data.Dataset, name), f"Dataset.{name} is there: mend docs/migrate/names.md"
+
+
+def test_names_that_are_the_same_here_are_the_same() -> None:
+    named = [(left, right) for left, right in ROWS if right.startswith("the same names in `te`")]
+    assert len(named) > 3
+    for left, _ in named:
+        for code in codes(left):
+            assert hasattr(te, code.rpartition(".")[2]), code
+
+
+def test_settings_of_sessions_are_refused() -> None:
+    (row,) = [left for left, _ in ROWS if left.startswith("`RunConfig(session_config=…)`")]
+    settings = re.findall(r"[a-z_]{6,}", row)
+    assert len(settings) == 5
+    for setting in settings:
+        with pytest.raises(TypeError, match=setting):
+            te.RunConfig(**{setting: None})
+
+
+def test_hooks_have_the_methods_that_the_table_names() -> None:
+    (row,) = [right for left, right in ROWS if left.startswith("`tf.estimator.SessionRunHook`")]
+    methods = [code for code in codes(row) if not code.startswith("te.")]
+    assert methods == ["begin", "before_step", "after_step", "end"]
+    assert all(callable(getattr(te.Hook, method)) for method in methods)
+
+
+def test_an_optimizer_may_be_a_partial_and_predicted_classes_are_str() -> None:
+    assert any("`functools.partial(te.optim.Ftrl, lr=0.1)`" in right for _, right in ROWS)
+    ages = te.data.Dataset.from_arrays({"age": [20.0, 60.0]}, labels=["<=50K", ">50K"]).batch(2)
+    optimizer = functools.partial(te.optim.Ftrl, lr=0.1)
+    age = te.feature_column.numeric_column("age")
+    model = te.LinearClassifier([age], "memory://partial", optimizer=optimizer, label_vocabulary=["<=50K", ">50K"])
+    model.train(lambda: ages, steps=1)
+    assert {type(prediction["classes"][0]) for prediction in model.predict(lambda: ages)} == {str}
+
+
+@pytest.mark.parametrize("code", [code for _, right in section("Optimizers") for code in codes(right) if "(" in code])
+def test_an_optimizer_of_the_table_can_be_used(code: str) -> None:
+    if code.startswith(("te.optim", "functools.partial")):
+        optimizer = eval(code, {"te": te, "torch": torch, "functools": functools})
+        check_factory(optimizer)
+        optimizer([("weight", torch.nn.Parameter(torch.ones(1)))])
+
+
+def cosine_decay_restarts(step: int) -> float:
+    length, start = 1000, 0
+    while step >= start + length:
+        start, length = start + length, 2 * length
+    return 0.05 * (1 + math.cos(math.pi * (step - start) / length))
+
+
+# TensorFlow's formulas, in the order of the table.
+SCHEDULES: list[Callable[[int], float]] = [
+    lambda step: 0.1 * 0.96 ** (step / 1000),
+    lambda step: 0.1 * 0.96 ** (step // 1000),
+    lambda step: 0.1 if step <= 1000 else 0.01 if step <= 2000 else 0.001,
+    lambda step: 0.5 * (1 - min(step, 1000) / 1000) ** 2,
+    lambda step: 0.05 * (1 + math.cos(math.pi * min(step, 1000) / 1000)),
+    cosine_decay_restarts,
+    lambda step: 0.1 / (1 + 0.5 * step / 1000),
+    lambda step: 0.1 * math.exp(-0.5 * step / 1000),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SCHEDULES)))
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_a_schedule_of_the_table_has_tensorflows_rates(number: int) -> None:
+    (code,) = [code for code in codes(section("Learning-rate schedules")[number][1]) if code.startswith("lambda")]
+    scope = {"te": te, "math": math, **{name: getattr(lr_scheduler, name) for name in dir(lr_scheduler)}}
+    schedule = eval(code, scope)([("weight", torch.nn.Parameter(torch.ones(1)))])
+    last = 1000 if "CosineAnnealingLR" in code else 2100
+    for step in range(last + 1):
+        assert schedule.get_last_lr()[0] == pytest.approx(SCHEDULES[number](step), rel=1e-6, abs=1e-9), step
+        schedule.step()
+
+
+def test_the_diffs_of_the_example_are_its_program() -> None:
+    page = MIGRATE / "example.md"
+    lines = [line for block in blocks(page) if block.language == "diff" for line in block.code.splitlines() if line]
+    before = [line[1:] for line in lines if line[0] in " -"]
+    after = [line[1:] for line in lines if line[0] in " +"]
+    program = next(block.code for block in blocks(page) if block.language == "python")
+    assert after == [line for line in program.splitlines() if line]
+    kept = sum(line[0] == " " for line in lines)
+    only_te = sum(line[0] == "+" and re.sub(r"\bte\.", "tf.", line[1:]) in before_of_the_name(before) for line in lines)
+    counts = f"{kept} of its {len(before)} lines stay as they are. The port has {len(after)} lines; {only_te} of the "
+    assert f"{counts}{len(after) - kept} changed ones" in page.read_text(encoding="utf-8").replace("\n", " ")
+
+
+def before_of_the_name(lines: list[str]) -> list[str]:
+    """Return lines of a TensorFlow program with ``tf.`` for its longer prefixes."""
+    return [re.sub(r"\btf\.(contrib\.)?estimator\.", "tf.", line) for line in lines]
+
+
+REFERENCE = json.loads(tensorflow_v2.REFERENCE.read_text(encoding="utf-8"))
+
+
+class StartFrom(te.Hook):
+    """The hook that docs/migrate/tf2.md shows, with weights that are at hand."""
+
+    every_n_steps = None
+
+    def __init__(self, weights: dict[str, Any]) -> None:
+        self.weights = weights
+
+    def begin(self, context: te.RunContext) -> None:
+        with torch.no_grad():
+            for name, variable in context.variables().items():
+                variable.copy_(torch.tensor(self.weights[name]))
+
+
+def v2_estimators() -> dict[str, te.Estimator]:
+    """Return Estimators with the settings that docs/migrate/tf2.md gives, by the name of TensorFlow's class."""
+    age, job = fc.numeric_column("age"), fc.categorical_column_with_vocabulary_list("job", tensorflow_v2.JOBS)
+    deep = [age, fc.embedding_column(job, 2)]
+    mean: dict[str, Any] = {"loss_reduction": "sum_over_batch_size", "config": te.RunConfig(compile=False)}
+    optimizers = {
+        "DNNClassifier": te.optim.Adagrad(lr=0.001),
+        "DNNClassifier Adam": te.optim.Adam(lr=0.001, epsilon=1e-7),
+        "DNNClassifier RMSProp": functools.partial(torch.optim.RMSprop, lr=0.001, alpha=0.9, eps=1e-7),
+        "DNNClassifier SGD": te.optim.SGD(lr=0.01),
+        "DNNClassifier Ftrl": te.optim.Ftrl(lr=0.001),
+    }
+    return {
+        **{name: te.DNNClassifier([4, 3], deep, optimizer=optimizer, **mean) for name, optimizer in optimizers.items()},
+        "DNNRegressor": te.DNNRegressor([4, 3], deep, optimizer=te.optim.Adagrad(lr=0.001), **mean),
+        "LinearClassifier": te.LinearClassifier([age, job], **mean),
+        "DNNLinearCombinedClassifier": te.DNNLinearCombinedClassifier(
+            linear_feature_columns=[job], dnn_feature_columns=deep, dnn_hidden_units=[4, 3], **mean
+        ),
+        "BaselineClassifier": te.BaselineClassifier(**mean),
+        "DNNEstimator": te.DNNEstimator(
+            te.BinaryClassHead(), [4, 3], deep, optimizer=te.optim.Adagrad(lr=0.001), config=te.RunConfig(compile=False)
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in REFERENCE if name != "tensorflow"])
+def test_the_settings_for_v2_give_tensorflows_weights_and_metrics(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    reference, estimator = REFERENCE[name], v2_estimators()[name]
+    people = te.data.Dataset.from_arrays(*tensorflow_v2.people())
+
+    estimator.train(
+        lambda: people.repeat().batch(tensorflow_v2.BATCH_SIZE),
+        hooks=[StartFrom(reference["initial"])],
+        steps=tensorflow_v2.STEPS,
+    )
+    metrics = estimator.evaluate(lambda: people.batch(tensorflow_v2.EVAL_BATCH_SIZE))
+
+    for variable, value in reference["trained"].items():
+        np.testing.assert_allclose(estimator.get_variable_value(variable), value, rtol=0, atol=1e-6)
+    # The premade classifiers sum the area under the precision-recall curve as those of v1 do.
+    different = set() if name in ("DNNEstimator", "DNNRegressor") else {"auc_precision_recall"}
+    assert set(metrics) == set(reference["metrics"])
+    for metric in set(metrics) - different:
+        assert metrics[metric] == pytest.approx(reference["metrics"][metric], abs=2e-6), metric
