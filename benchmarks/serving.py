@@ -40,6 +40,7 @@ from benchmarks.protocol import (
     ROOT,
     Measured,
     SideError,
+    Table,
     Verdict,
     alternate,
     at_least,
