@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.census.parquet import write_parquet
 from benchmarks.census.peers import PEERS, present
 from benchmarks.census.setup import TEST_FILE, TRAIN_FILE, check_data
-from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, machine_line, table
+from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, show, show_machine, table
 
 DATA = ROOT.parent / "shared" / "data" / "census"
 OURS = Side(name="torch-estimator, Parquet", script="ours_evaluation")
@@ -80,8 +80,8 @@ def report(measured: Measured, peers: Mapping[str, Side], batch: int) -> Verdict
         for key, side in sides.items()
         if key in measured.results
     ]
-    print(f"\nBatches of {batch}\n")
-    print(table(["examples/s", "evaluate", "ours over it", "predict", "ours over it"], rows), flush=True)
+    header = ["examples/s", "evaluate", "ours over it", "predict", "ours over it"]
+    show(f"at{batch}", f"Evaluation and prediction, batches of {batch}", table(header, rows))
     return at_least(
         f"evaluation, examples/s at {batch} over {PEERS[TENSORFLOW].name}",
         PROMISE,
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdicts.append(report(measured, peers, batch))
             versions |= measured.versions()
             failed += measured.failures
-    print(f"\n{machine_line(versions)}\n")
+    show_machine(versions)
     return conclude(verdicts, failed=failed, quick=args.quick)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import torch_estimator as te
 from benchmarks.peers import environment
 from benchmarks.peers.census_split import People, Score, folds
+from benchmarks.protocol import keep, show_machine, table
 from examples.census import columns, recipe
 from examples.census.recipe import Settings
 from examples.census.trainer import featurizer
@@ -203,6 +204,7 @@ def main() -> None:
         splits = [(seed, people, test) for seed in range(1, 6)]
     else:
         splits = [(1, *split) for split in folds(people, 5)]
+    rows = []
     print(f"{'':44}{'AUC':>8}{'least':>8}{'accuracy':>10}{'least':>8}{'seconds':>9}")
     for name, model in _models(args).items():
         scores = [model(fit, held_out, seed) for seed, fit, held_out in splits]
@@ -212,6 +214,12 @@ def main() -> None:
             f"{name:44}{np.mean(auc):8.4f}{min(auc):8.4f}{np.mean(accuracy):10.4f}{min(accuracy):8.4f}{seconds:9.1f}",
             flush=True,
         )
+        digits = (np.mean(auc), min(auc), np.mean(accuracy), min(accuracy))
+        rows.append([name, *(f"{value:.4f}" for value in digits), f"{seconds:.1f}"])
+    where = "the test file, five seeds" if args.test else "five-fold cross-validation"
+    header = ["", "AUC", "least", "accuracy", "least", "seconds"]
+    keep("test" if args.test else "cross_validation", f"The census recipe and its parts: {where}", table(header, rows))
+    show_machine()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.census import imports, quality, steady_state, whole_command
 from benchmarks.census.peers import PEERS, present
 from benchmarks.census.setup import TEST_FILE, TRAIN_FILE, Part, Setup, check_data
-from benchmarks.protocol import ROOT, conclude, machine_line
+from benchmarks.protocol import ROOT, conclude, show, show_machine
 
 DATA = ROOT.parent / "shared" / "data" / "census"
 PARTS: dict[str, Callable[[Setup], Part]] = {
@@ -65,10 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = []
     for name in args.parts:
         part = PARTS[name](setup)
-        print(f"\n{part.title}\n\n{part.table}", flush=True)
+        show(name, part.title, part.table)
         parts.append(part)
     versions = {peer: version for part in parts for peer, version in part.measured.versions().items()}
-    print(f"\n{machine_line(versions)}\n")
+    show_machine(versions)
     verdicts = [verdict for part in parts for verdict in part.verdicts]
     failed = [side for part in parts for side in part.measured.failures]
     return conclude(verdicts, failed=failed, quick=args.quick)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.ours_saving import WAYS
-from benchmarks.protocol import Measured, Side, alternate, at_most, conclude, machine_line, table
+from benchmarks.protocol import Measured, Side, alternate, at_most, conclude, show, show_machine, table
 
 MOST = 0.25
 OURS, WAITING, _ = WAYS
@@ -37,7 +37,7 @@ def disk_lacks(folder: str, mb: float) -> str | None:
     return None
 
 
-def show(measured: Measured, versions: dict[str, str]) -> None:
+def report(measured: Measured, mb: float, versions: dict[str, str]) -> None:
     """Prints the table and the machine."""
     header = [
         "saving",
@@ -65,12 +65,12 @@ def show(measured: Measured, versions: dict[str, str]) -> None:
         ]
         for way in measured.results
     ]
-    print(table(header, rows))
-    print(machine_line(versions))
+    show("stall", f"Saving {mb:g} MB while training", table(header, rows))
+    show_machine(versions)
 
 
-def main() -> None:
-    """Prints the table and the verdict; exits with 1 where it does not hold."""
+def main() -> int:
+    """Prints the table and the verdict; gives the exit status, 1 where it does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--mb", type=float, help="parameters and optimizer state together; default 1024")
@@ -96,13 +96,13 @@ def main() -> None:
         way: partial(Side(name=way, script="ours_saving").run, [way, *arguments]) for way in WAYS
     }
     measured = alternate(sides, rounds, progress=f"saving {mb:g} MB")
-    show(measured, {"torch_estimator": next(iter(measured.versions().values()), "?")})
+    report(measured, mb, {"torch_estimator": next(iter(measured.versions().values()), "?")})
     verdict = at_most(
         f"loop stalled by saving {mb:g} MB, asynchronous over synchronous",
         MOST,
         measured.ratio("stall_s", over=OURS, under=WAITING),
     )
-    sys.exit(conclude([verdict], failed=list(measured.failures), quick=args.quick))
+    return conclude([verdict], failed=list(measured.failures), quick=args.quick)
 
 
 def _is_in_memory(folder: str) -> bool:
@@ -114,4 +114,4 @@ def _is_in_memory(folder: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import zmq
 
-from benchmarks.protocol import machine_line, table
+from benchmarks.protocol import show, show_machine, table
 from torch_estimator.launch.layout import free_ports
 from torch_estimator.parameter_server.client import ServerClient
 from torch_estimator.parameter_server.encryption import KEY_FILE, Key, key_from_environment, make_key_file
@@ -98,8 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pairs = zip(seconds["encrypted"], seconds["plain"], strict=True)
         ratio = statistics.median(one / other for one, other in pairs)
         rows.append([str(kilobytes), plain * 1e6, encrypted * 1e6, (encrypted - plain) * 1e6, ratio])
-    print(table(["kB each way", "us plain", "us encrypted", "us more", "encrypted over plain"], rows))
-    print(f"\n{machine_line({'libzmq': zmq.zmq_version()})}")
+    header = ["kB each way", "us plain", "us encrypted", "us more", "encrypted over plain"]
+    show("answers", "A parameter server's answer, plain and encrypted", table(header, rows))
+    show_machine({"libzmq": zmq.zmq_version()})
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.census.setup import check_data, empty_cache
 from benchmarks.parameter_servers import DATA
-from benchmarks.protocol import Side, alternate, at_least, conclude, machine_line, run_cluster, table
+from benchmarks.protocol import Side, alternate, at_least, conclude, run_cluster, show, show_machine, table
 from examples import options
 
 SIDES = {
@@ -71,10 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for key, name in SIDES.items()
         if key in measured.results
     ]
-    print("\nA chief and a parameter server beside an evaluator, batches of 40\n")
     header = ["", "steps/s", "over no evaluator", "longest step ms", "after a checkpoint ms", "evaluations"]
-    print(table(header, rows), flush=True)
-    print(f"\n{machine_line(measured.versions())}\n")
+    show("evaluator", "A chief and a parameter server beside an evaluator, batches of 40", table(header, rows))
+    show_machine(measured.versions())
     ratio = measured.ratio("steps_per_s", over="stopped", under="none")
     verdict = at_least("steps/s beside a stopped evaluator over those without one", LEAST, ratio)
     return conclude([verdict], failed=list(measured.failures), quick=args.quick)

@@ -24,7 +24,7 @@ import torch
 from benchmarks import overhead
 from benchmarks.census.setup import check_data
 from benchmarks.peers import census_rows
-from benchmarks.protocol import machine_line, table
+from benchmarks.protocol import show, show_machine, table
 
 _SIZES = (census_rows.DEEP_INPUTS, *census_rows.HIDDEN_UNITS, 1)
 _LAYERS = list(itertools.pairwise(_SIZES))
@@ -154,8 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         floor, step = sum(piece.seconds for piece in found), steps[batch].microseconds("bare", "wall")
         lines = [[piece.what, piece.amount, piece.seconds * 1e6] for piece in found]
         lines += [["floor", "", floor * 1e6], ["compiled step", f"{step / floor / 1e6:.2f} times the floor", step]]
-        print(f"\nA step of {batch} rows\n\n{table(['', 'amount', 'us'], lines)}")
-    print(f"\n{machine_line()}")
+        show(f"at{batch}", f"A step of {batch} rows", table(["", "amount", "us"], lines))
+    show_machine()
     return 0
 
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.input_pipeline import DATA
+from benchmarks.protocol import show, show_machine, table
 from examples.census import columns
 from examples.census.trainer import featurizer
 from torch_estimator.data import Dataset
@@ -55,7 +56,6 @@ def main() -> None:
         text = Path(args.file).read_bytes().strip() + b"\n"
         file.write_bytes(text * args.times)
         rows = text.count(b"\n") * args.times
-        print(f"{rows:,} rows; rows per CPU-second by epoch")
         ways: dict[str, Callable[[Dataset], Dataset]] = {
             "no cache": lambda data: data,
             "cache()": lambda data: data.cache(),
@@ -63,9 +63,11 @@ def main() -> None:
             "cache(file), next run": lambda data: data.cache(cache),
             "cache(file).cache()": lambda data: data.cache(cache).cache(),
         }
-        for name, cached in ways.items():
-            print(f"{name:24}" + "".join(f"{speed:12,.0f}" for speed in epochs(file, cached, rows)))
+        speeds = [[name, *epochs(file, cached, rows)] for name, cached in ways.items()]
+        header = ["", *(f"epoch {number + 1}" for number in range(EPOCHS))]
+        show("cache", f"{rows:,} rows; rows per CPU-second by epoch", table(header, speeds))
         print(f"CSV {file.stat().st_size:,} bytes, cache {cache.stat().st_size:,} bytes")
+        show_machine()
 
 
 if __name__ == "__main__":

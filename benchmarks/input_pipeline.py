@@ -23,7 +23,20 @@ import pyarrow
 from pyarrow import csv, parquet
 
 from benchmarks.census.memory import write_repeated
-from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, machine_line, ready, table
+from benchmarks.protocol import (
+    ROOT,
+    Measured,
+    Side,
+    Table,
+    Verdict,
+    alternate,
+    at_least,
+    conclude,
+    ready,
+    show,
+    show_machine,
+    table,
+)
 from examples.census import columns
 
 DATA = ROOT.parent / "shared" / "data" / "census" / "adult.data.csv"
@@ -73,7 +86,7 @@ def measure(batch: int, args: argparse.Namespace, text: Path, columnar: Path) ->
     return alternate(runs, 1 if args.quick else args.rounds, f"batches of {batch}")
 
 
-def shown(measured: Measured) -> str:
+def shown(measured: Measured) -> Table:
     """The table of one batch size."""
     header = ["", "batches/s", "rows/s", "rows per CPU-second", "ours, CSV, over it"]
     rows: list[list[Any]] = [
@@ -120,9 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text, columnar = write_files(args.file, Path(folder), quick=args.quick)
         for batch in BATCHES:
             measured[batch] = measure(batch, args, text, columnar)
-            print(f"\nBatches of {batch}\n\n{shown(measured[batch])}", flush=True)
+            show(f"at{batch}", f"Input from census CSV or Parquet, batches of {batch}", shown(measured[batch]))
     versions = {one[0]["peer"]: one[0]["version"] for one in measured[BATCHES[0]].results.values()}
-    print(f"\n{machine_line({**versions, 'pyarrow': pyarrow.__version__})}\n")
+    show_machine({**versions, "pyarrow": pyarrow.__version__})
     failed = [side for one in measured.values() for side in one.failures]
     return conclude(verdicts(measured), failed=failed, quick=args.quick)
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.census.memory import write_repeated
-from benchmarks.protocol import ROOT, Measured, Side, alternate, at_most, conclude, machine_line, table
+from benchmarks.protocol import ROOT, Measured, Side, alternate, at_most, conclude, show, show_machine, table
 
 DATA = ROOT.parent / "shared" / "data" / "census" / "adult.data.csv"
 MB = 10**6
@@ -65,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"{folder} has room for {free // MB} MB only; set TMPDIR to where there is more")
         measured, rows = measure(args, Path(folder))
     peaks = {name: measured.median(name, "peak_mb") for name in measured.results}
-    print(f"\n{table(['file', 'rows', 'peak MB'], [[name, rows[name.split(', ')[1]], peaks[name]] for name in peaks])}")
-    print(f"\n{machine_line()}\n")
+    lines = [[name, rows[name.split(", ")[1]], peaks[name]] for name in peaks]
+    show("peak", "Training from CSV", table(["file", "rows", "peak MB"], lines))
+    show_machine()
     verdicts = []
     for order in _ORDERS:
         small, large = peaks.get(f"{order}, small"), peaks.get(f"{order}, large")

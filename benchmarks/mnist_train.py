@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.census.setup import empty_cache
 from benchmarks.peers.mnist_digits import IMAGES, LABELS
-from benchmarks.protocol import ROOT, Measured, Side, alternate, conclude, machine_line, ready, table
+from benchmarks.protocol import ROOT, Measured, Side, Table, alternate, conclude, ready, show, show_machine, table
 
 DATA = ROOT.parent / "shared" / "data" / "mnist"
 OURS = {
@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with empty_cache() as variables:
         runs = {name: partial(side.run, shared, variables=variables) for name, side in sides.items()}
         measured = alternate(runs, rounds, "mnist")
-    print(f"\nMNIST, {steps:,} steps of {args.batch}\n\n{_table(sides, measured, args.ours[0])}")
-    print(f"\n{machine_line(measured.versions())}\n")
+    show("mnist", f"MNIST, {steps:,} steps of {args.batch}", _table(sides, measured, args.ours[0]))
+    show_machine(measured.versions())
     return conclude([], failed=list(measured.failures), quick=args.quick)
 
 
-def _table(sides: dict[str, Side], measured: Measured, ours: str) -> str:
+def _table(sides: dict[str, Side], measured: Measured, ours: str) -> Table:
     rows = [
         [
             side.name,

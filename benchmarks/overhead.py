@@ -23,7 +23,7 @@ import torch
 import torch_estimator as te
 from benchmarks.census.setup import check_data
 from benchmarks.engine.bare_steps import BareSteps, recording
-from benchmarks.protocol import ROOT, at_most, conclude, machine_line, table
+from benchmarks.protocol import ROOT, at_most, conclude, show, show_machine, table
 from examples.census.trainer import input, model
 
 DATA = ROOT.parent / "shared" / "data" / "census"
@@ -146,10 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         for batch, times in found.items()
     ]
-    print(f"\nThe loop over the bare step, census model, compile={args.compile}\n")
     header = ["rows in a step", "ratio", "loop us", "its thread's CPU", "all threads' CPU", "bare step us", "its CPU"]
-    print(table(header, rows))
-    print(f"\n{machine_line()}\n")
+    show("loop", f"The loop over the bare step, census model, compile={args.compile}", table(header, rows))
+    show_machine()
     verdicts = [
         at_most(f"our step at {batch} over the bare compiled step", MUST_REACH, times.ratio)
         for batch, times in found.items()

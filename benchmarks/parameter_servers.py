@@ -24,9 +24,10 @@ from benchmarks.protocol import (
     alternate,
     at_least,
     conclude,
-    machine_line,
     ready,
     run_cluster,
+    show,
+    show_machine,
     table,
 )
 
@@ -183,10 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = []
     for name in args.parts:
         part = PARTS[name](args, sides)
-        print(f"\n{part.title}\n\n{part.table}", flush=True)
+        show(name, part.title, part.table)
         parts.append(part)
     versions = {peer: version for part in parts for peer, version in part.measured.versions().items()}
-    print(f"\n{machine_line(versions)}\n")
+    show_machine(versions)
     failed = [side for part in parts for side in part.measured.failures]
     return conclude([one for part in parts for one in part.verdicts], failed=failed, quick=args.quick)
 

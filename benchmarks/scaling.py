@@ -20,7 +20,7 @@ from benchmarks.census.setup import check_data, empty_cache
 from benchmarks.engine.echo import round_trips
 from benchmarks.engine.gathering import gathers, line_through
 from benchmarks.engine.waking import wake_secs
-from benchmarks.protocol import ROOT, Measured, Verdict, at_most, conclude, machine_line, table
+from benchmarks.protocol import ROOT, Measured, Table, Verdict, at_most, conclude, show, show_machine, table
 from benchmarks.simulation import Machine, Network
 from benchmarks.simulation.comparison import Compared, Here, compare, update_secs
 from benchmarks.simulation.measured import (
@@ -38,7 +38,7 @@ from benchmarks.simulation.plot import Line, Panel, svg
 from benchmarks.simulation.prediction import Curve, replicas_curve, served_curve
 
 DATA = ROOT.parent / "shared" / "data" / "census"
-DRAWING = ROOT / "benchmarks" / "scaling.svg"
+DRAWING = ROOT / "docs" / "pictures" / "scaling.svg"
 
 MOST_ERROR = 15.0
 WORKERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -65,7 +65,7 @@ def look_around(args: argparse.Namespace) -> tuple[Here, str]:
     )
 
 
-def cost_table(measured: Measured) -> str:
+def cost_table(measured: Measured) -> Table:
     """What a step costs whom, from the last round."""
     rows = []
     for way in WAYS:
@@ -96,7 +96,7 @@ def cost_table(measured: Measured) -> str:
     return table([*header, "on the clock"], rows)
 
 
-def server_table(measured: Measured) -> str:
+def server_table(measured: Measured) -> Table:
     """What a step costs with more servers, in all and on the busiest one."""
     rows = []
     for count, (report,) in measured.results.items():
@@ -107,7 +107,7 @@ def server_table(measured: Measured) -> str:
     return table(["servers", "pack us", "unpack us", "transport us", "busiest server us", "its bytes"], rows)
 
 
-def comparison_table(compared: Sequence[Compared]) -> str:
+def comparison_table(compared: Sequence[Compared]) -> Table:
     """Measured and simulated, the medians."""
     rows = [[one.way, one.workers, one.middle(one.measured), one.middle(one.simulated), one.error] for one in compared]
     return table(["", "workers", "steps/s measured", "simulated", "error %"], rows)
@@ -148,7 +148,7 @@ def predict(args: argparse.Namespace, here: Here, measured: Measured, servers: M
     return {**curves, "Synchronous": together}
 
 
-def prediction_table(curves: Mapping[str, Curve]) -> str:
+def prediction_table(curves: Mapping[str, Curve]) -> Table:
     """Batches per second by workers."""
     first = next(iter(curves.values()))
     rows = [[f"{count:,}", *(curve.rates[count] for curve in curves.values())] for count in first.rates]
@@ -212,19 +212,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with empty_cache() as variables:
         measured = measure(plan, variables)
         servers = measure_servers(plan, variables)
-    print(f"\nA step of {args.batch} rows, one worker and one server\n\n{cost_table(measured)}")
-    print(f"\nWith more servers\n\n{server_table(servers)}")
+    show("costs", f"A step of {args.batch} rows, one worker and one server", cost_table(measured))
+    show("more_servers", "With more servers", server_table(servers))
     compared = compare(measured, here)
-    print(f"\nMeasured on this machine, and simulated\n\n{comparison_table(compared)}", flush=True)
+    show("compared", "Measured on this machine, and simulated", comparison_table(compared))
     failed = [*measured.failures, *servers.failures]
     if not failed:
         predicted = predict(args, here, measured, servers)
         for title, curves in predicted.items():
-            print(f"\n{title}, batches/s\n\n{prediction_table(curves)}\n")
-            print("\n".join(said_of(name, curve) for name, curve in curves.items()))
+            show(title, f"{title}, batches/s", prediction_table(curves))
+            print("\n" + "\n".join(said_of(name, curve) for name, curve in curves.items()))
         if not args.quick:
             args.drawing.write_text(drawing(predicted))
-    print(f"\n{machine_line(measured.versions())}\n")
+    show_machine(measured.versions())
     return conclude(verdicts_of(compared), failed=failed, quick=args.quick)
 
 

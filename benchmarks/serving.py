@@ -42,7 +42,8 @@ from benchmarks.protocol import (
     at_most,
     conclude,
     free_ports,
-    machine_line,
+    show,
+    show_machine,
     table,
 )
 
@@ -331,10 +332,10 @@ def report(measured: Measured) -> None:
             for what in ("requests", "p50", "p99", "cpu")
         ]
         rows.append([server.name, *values, measured.median(key, "ready"), measured.median(key, "memory")])
-    header = ["one instance a request"]
+    header = [""]
     for connections in CONNECTIONS:
         header += [f"{connections}: req/s", "p50 ms", "p99 ms", "CPU us"]
-    print(table([*header, "ready s", "PSS MB"], rows), flush=True)
+    show("servers", "Serving the census export, one instance a request", table([*header, "ready s", "PSS MB"], rows))
 
 
 def verdicts_of(measured: Measured, large: Mapping[str, float]) -> list[Verdict]:
@@ -374,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report(measured)
     if large["ratio"] is not None:
         print(f"\nIn requests of {LARGE} instances, by column: {large['instances']:,.0f} instances/s.")
-    print(f"\n{machine_line()}\n")
+    show_machine()
     return conclude(verdicts_of(measured, large), failed=list(measured.failures), quick=args.quick)
 
 

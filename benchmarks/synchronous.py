@@ -16,7 +16,18 @@ from typing import Any
 
 from benchmarks.census.setup import OURS, check_data, empty_cache
 from benchmarks.parameter_servers import DATA
-from benchmarks.protocol import Measured, Side, alternate, at_most, conclude, machine_line, ready, run_cluster, table
+from benchmarks.protocol import (
+    Measured,
+    Side,
+    alternate,
+    at_most,
+    conclude,
+    ready,
+    run_cluster,
+    show,
+    show_machine,
+    table,
+)
 from benchmarks.simulation.measured import COSTS
 
 SIDES = {"ours": OURS, "ddp": Side(name="DistributedDataParallel", script="ddp_census", environment="torch")}
@@ -66,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for key, side in sides.items()
         if key in measured.results
     ]
-    print(f"\nTwo processes in step, batches of {_BATCH} each\n")
-    print(table(["", "steps/s", "time per step over DDP"], rows), flush=True)
+    header = ["", "steps/s", "time per step over DDP"]
+    show("in_step", f"Two processes in step, batches of {_BATCH} each", table(header, rows))
     size = bytes_of(message)
     if size is not None:
         print(f"\nEach of ours tells the other {size:,} bytes a step.")
-    print(f"\n{machine_line(measured.versions())}\n")
+    show_machine(measured.versions())
     ratio = measured.ratio("steps_per_s", over="ddp", under="ours")
     verdicts = [at_most("time per step over DDP", MOST, ratio), at_most("bytes of a message", MOST_BYTES, size)]
     return conclude(verdicts, failed=[*measured.failures, *message.failures], quick=args.quick)

@@ -27,7 +27,13 @@ from . import (
     inputs as inputs,
 )
 from . import (
+    metrics as metrics,
+)
+from . import (
     optim as optim,
+)
+from . import (
+    registry as registry,
 )
 from . import (
     serving_input as serving_input,

@@ -57,23 +57,24 @@ class Estimator:
         warm_start_from: A checkpoint of another job, or its directory, or `WarmStartSettings`. If ``model_dir`` has no
             checkpoint yet, the model starts with the parameters of that job; its steps count from 0.
 
-    Attributes:
-        job: What the methods use; for the package itself and its tests.
-
     Raises:
         InvalidValueError: Arguments contradict each other, or ``model_fn`` takes an argument of another name.
         InvalidTypeError: ``model_fn`` is not a function, or ``config`` is not a `RunConfig`.
 
-    >>> def model_fn(params):
-    ...     def adam(named_parameters):
-    ...         return torch.optim.Adam([one for _, one in named_parameters])
-    ...
-    ...     module = torch.nn.Linear(2, params["units"])
-    ...     return EstimatorSpec(mode="train", module=module, loss=torch.nn.MSELoss(), optimizer=adam)
-    >>> estimator = Estimator(model_fn, "memory://estimator", params={"units": 1})
-    >>> data = ([[0.0, 1.0], [1.0, 0.0]], [[1.0], [2.0]])
-    >>> estimator.train(lambda: data, steps=2).get_variable_value("global_step")
-    array(2)
+    >>> def model_fn(mode, params):
+    ...     return te.EstimatorSpec(
+    ...         mode=mode,
+    ...         module=torch.nn.Linear(2, params["units"]),
+    ...         loss=torch.nn.MSELoss(),
+    ...         optimizer=te.optim.SGD(lr=0.1),
+    ...     )
+    >>> estimator = te.Estimator(model_fn, "memory://Estimator", params={"units": 1})
+    >>> data = np.array([[0, 1], [1, 0], [1, 1]], np.float32), np.array([[1], [2], [3]], np.float32)
+    >>> metrics = estimator.train(lambda: data, steps=200).evaluate(lambda: data)
+    >>> metrics["global_step"], metrics["loss"] < 0.01
+    (200, True)
+    >>> [round(float(one["output"][0])) for one in estimator.predict(lambda: data)]
+    [1, 2, 3]
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Estimator:
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
         _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
+        # What the methods use; for the package itself and its tests.
         self.job = EstimatorJob(
             ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule(), SeenRows()),
             _with_model_dir(config or RunConfig(), model_dir),
@@ -135,17 +137,22 @@ class Estimator:
             config: The same as in the constructor.
             warm_start_from: The same as in the constructor.
 
+        Returns:
+            The Estimator.
+
         Raises:
             InvalidValueError: Arguments contradict each other.
             InvalidTypeError: An argument is of the wrong type, or the module cannot be copied.
 
         >>> net = torch.nn.Linear(2, 1)
-        >>> estimator = Estimator.from_module(
+        >>> estimator = te.Estimator.from_module(
         ...     net, loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://from_module"
         ... )
-        >>> data = ([[0.0, 1.0], [1.0, 0.0]], [1.0, 2.0])
+        >>> data = np.array([[0, 1], [1, 0]], np.float32), np.array([1, 2], np.float32)
         >>> estimator.train(lambda: data, steps=3).evaluate(lambda: data)["global_step"]
         3
+        >>> np.array_equal(estimator.get_variable_value("weight"), net.weight.detach().numpy())
+        False
         """
         from torch_estimator.from_module.module_model import ModuleModel
 
@@ -171,6 +178,13 @@ class Estimator:
 
         Raises:
             CheckpointError: There is no checkpoint.
+
+        >>> estimator = te.Estimator.from_module(
+        ...     torch.nn.Linear(2, 1), loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://trained_module"
+        ... )
+        >>> data = np.array([[0, 1], [1, 0]], np.float32), np.array([1, 2], np.float32)
+        >>> estimator.train(lambda: data, steps=1).trained_module()
+        Linear(in_features=2, out_features=1, bias=True)
         """
         model, checkpoint = self.job.restored_model(checkpoint_path, "take the module from")
         module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
@@ -194,11 +208,25 @@ class Estimator:
         return copy.deepcopy(self.job.builder.params)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return the directory for the summaries of the evaluations with the name ``name``."""
+        """Return the directory for the summaries of evaluations: ``<model_dir>/eval``, or ``<model_dir>/eval_<name>``.
+
+        Args:
+            name: Name of the evaluations, as in `evaluate` or `EvalSpec`; None for evaluations without a name.
+
+        >>> te.BaselineRegressor("memory://eval_dir").eval_dir("holdout")
+        'memory://eval_dir/eval_holdout'
+        """
         return self.job.evaluator.eval_dir(name)
 
     def latest_checkpoint(self) -> str | None:
-        """Return the path of the newest checkpoint, or None."""
+        """Return the path of the newest checkpoint, or None.
+
+        >>> estimator = te.BaselineRegressor("memory://latest_checkpoint")
+        >>> estimator.latest_checkpoint() is None
+        True
+        >>> estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=3).latest_checkpoint()
+        'memory://latest_checkpoint/model.ckpt-3'
+        """
         return self.job.latest_checkpoint()
 
     def get_variable_names(self) -> list[str]:
@@ -206,6 +234,17 @@ class Estimator:
 
         Raises:
             CheckpointError: The model is not trained yet.
+
+        >>> estimator = te.LinearRegressor([fc.numeric_column("x")], "memory://get_variable_names")
+        >>> for name in estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=1).get_variable_names():
+        ...     print(name)
+        global_step
+        linear/linear_model/bias_weights
+        linear/linear_model/bias_weights/Ftrl
+        linear/linear_model/bias_weights/Ftrl_1
+        linear/linear_model/x/weights
+        linear/linear_model/x/weights/Ftrl
+        linear/linear_model/x/weights/Ftrl_1
         """
         checkpoint = self.job.checkpoint()
         return sorted([*checkpoint.variables, *checkpoint.slots, "global_step"])
@@ -213,8 +252,19 @@ class Estimator:
     def get_variable_value(self, name: str) -> np.ndarray:
         """Return the value of a variable in the newest checkpoint.
 
+        Args:
+            name: Name of the variable; `get_variable_names` lists them.
+
+        Returns:
+            The value as a numpy array in the shape of the variable. ``global_step`` is an integer without dimensions.
+
         Raises:
             CheckpointError: The model is not trained yet, or has no such variable.
+
+        >>> estimator = te.LinearRegressor([fc.numeric_column("x", shape=3)], "memory://get_variable_value")
+        >>> estimator = estimator.train(lambda: ({"x": [[1.0, 2.0, 3.0]]}, [2.0]), steps=1)
+        >>> estimator.get_variable_value("linear/linear_model/x/weights").shape
+        (3, 1)
         """
         checkpoint = self.job.checkpoint()
         if name == "global_step":
@@ -257,6 +307,12 @@ class Estimator:
                 raises this error, and the next call of ``train`` continues from that checkpoint. A second Ctrl-C raises
                 the error at once. This does not apply if the program has its own SIGINT handler, nor in threads
                 other than the main thread.
+
+        >>> estimator = te.LinearRegressor([fc.numeric_column("x")], "memory://train")
+        >>> data = {"x": [1.0, 2.0]}, [2.0, 4.0]
+        >>> estimator = estimator.train(lambda: data, steps=3).train(lambda: data, steps=2)
+        >>> estimator.get_variable_value("global_step")
+        array(5)
         """
         if steps is not None and max_steps is not None:
             raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
@@ -285,6 +341,18 @@ class Estimator:
 
         Returns:
             Metric name -> value, with ``loss`` and ``global_step``.
+
+        Raises:
+            DataError: The input cannot be read.
+            CheckpointError: ``checkpoint_path`` does not exist, or is of another model.
+
+        >>> estimator = te.LinearRegressor([fc.numeric_column("x")], "memory://evaluate")
+        >>> data = {"x": [1.0, 2.0]}, [2.0, 4.0]
+        >>> metrics = estimator.train(lambda: data, steps=3).evaluate(lambda: data, name="holdout")
+        >>> sorted(metrics)
+        ['average_loss', 'global_step', 'label/mean', 'loss', 'prediction/mean']
+        >>> metrics["global_step"], metrics["label/mean"]
+        (3, 3.0)
         """
         check_input_fn(input_fn)
         check_positive("steps", steps)
@@ -311,6 +379,11 @@ class Estimator:
         Raises:
             InvalidValueError: None of ``predict_keys`` is among the predictions.
             CheckpointError: There is no checkpoint.
+
+        >>> estimator = te.LinearClassifier([fc.numeric_column("x")], "memory://predict")
+        >>> estimator = estimator.train(lambda: ({"x": [-1.0, 1.0]}, [0, 1]), steps=5)
+        >>> [one["class_ids"] for one in estimator.predict(lambda: {"x": [-3.0, 2.0]}, predict_keys="class_ids")]
+        [array([0]), array([1])]
         """
         check_input_fn(input_fn)
         hooks = checked_hooks(hooks)
@@ -339,6 +412,8 @@ class Estimator:
     ) -> str:
         """Write the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
 
+        `ExportedModel` runs the export. ``export`` is another name of this method.
+
         Args:
             export_dir_base: Directory of exports: a path or URL.
             serving_input_receiver_fn: Inputs of the export: one of `torch_estimator.serving_input`, or a function that
@@ -358,6 +433,13 @@ class Estimator:
             CheckpointError: There is no checkpoint.
             ExportError: The model cannot be exported.
             InvalidValueError: ``warmup_instances`` is not a number from 0 to 8.
+
+        >>> x = fc.numeric_column("x")
+        >>> estimator = te.LinearRegressor([x], "memory://export_saved_model")
+        >>> estimator = estimator.train(lambda: ({"x": [1.0, 2.0]}, [2.0, 4.0]), steps=1)
+        >>> path = estimator.export_saved_model("memory://exports", te.serving_input.raw_features([x]))
+        >>> te.ExportedModel.load(path).predict({"x": [3.0]})["predictions"].shape
+        (1, 1)
         """
         from torch_estimator.export.writer import write_export
 
@@ -387,7 +469,19 @@ class Estimator:
     export = export_saved_model
 
     def with_changed_spec(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
-        """Return another Estimator of the same job that applies ``change`` to each `EstimatorSpec` of this one."""
+        """Return another Estimator of the same job that applies ``change`` to each `EstimatorSpec` of this one.
+
+        Args:
+            change: Function that takes an `EstimatorSpec` and returns the one to use instead.
+
+        >>> import dataclasses
+        >>> estimator = te.BaselineRegressor("memory://with_changed_spec")
+        >>> stopping = estimator.with_changed_spec(
+        ...     lambda spec: dataclasses.replace(spec, training_hooks=[te.StopAtStepHook(num_steps=2)])
+        ... )
+        >>> stopping.train(lambda: ({"x": [1.0]}, [2.0]), steps=10).get_variable_value("global_step")
+        array(2)
+        """
         builder = self.job.builder
 
         def model_fn(mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:

@@ -48,11 +48,12 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         InvalidTypeError: ``estimator`` is not an Estimator, or ``metric_fn`` is not callable.
         InvalidValueError: ``metric_fn`` takes an argument of another name.
 
-    >>> import torch
-    >>> import torch_estimator as te
-    >>> def rmse(labels, predictions):
-    ...     return {"rmse": torch.sqrt(torch.mean((labels - predictions["predictions"]) ** 2))}
-    >>> estimator = te.add_metrics(te.BaselineRegressor(), rmse)
+    >>> def worst(labels, predictions):
+    ...     return {"worst_error": (labels - predictions["predictions"]).abs().max()}
+    >>> estimator = te.add_metrics(te.BaselineRegressor("memory://add_metrics"), worst)
+    >>> data = {"x": [0.0, 1.0]}, [3.0, -7.0]
+    >>> estimator.evaluate(lambda: data)["worst_error"]
+    7.0
     """
     _check_estimator("add_metrics", estimator)
     names = _metric_arguments(metric_fn)
@@ -87,8 +88,11 @@ def forward_features(estimator: Estimator, keys: str | Sequence[str] | None = No
         InvalidValueError: ``keys`` is empty. Predicting and exporting raise this error, or `ExportError`, if the input
             has no such feature or a prediction already has that name.
 
-    >>> import torch_estimator as te
-    >>> estimator = te.forward_features(te.BaselineRegressor(), "key")
+    >>> data = {"key": ["a", "b"], "x": [0.0, 1.0]}, [3.0, 3.0]
+    >>> estimator = te.LinearRegressor([fc.numeric_column("x")], "memory://forward_features")
+    >>> estimator = te.forward_features(estimator.train(lambda: data, steps=1), "key")
+    >>> [str(one["key"]) for one in estimator.predict(lambda: data)]
+    ['a', 'b']
     """
     _check_estimator("forward_features", estimator)
     names = _feature_keys(keys)
@@ -120,10 +124,11 @@ def forward_layers(estimator: Estimator, layers: Mapping[str, str], signature: s
         InvalidValueError: ``layers`` is empty or repeats a key of an earlier call. The new Estimator raises this error
             when it is used, if the model has no such layer or a prediction already has that name.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> network = te.DNNRegressor(hidden_units=[8], feature_columns=[age])
-    >>> estimator = te.forward_layers(network, {"hidden": "dnn.hiddenlayer_0"})
+    >>> data = {"x": [0.0, 1.0]}, [3.0, 3.0]
+    >>> estimator = te.DNNRegressor([8, 4], [fc.numeric_column("x")], "memory://forward_layers")
+    >>> estimator = te.forward_layers(estimator.train(lambda: data, steps=1), {"hidden": "dnn.hiddenlayer_1"})
+    >>> [one["hidden"].shape for one in estimator.predict(lambda: data)]
+    [(4,), (4,)]
     """
     _check_estimator("forward_layers", estimator)
     group = ForwardedLayers(layers=_layer_names(layers), signature=_signature_name(signature))

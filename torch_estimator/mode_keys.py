@@ -8,7 +8,9 @@ from enum import StrEnum
 class ModeKeys(StrEnum):
     """The modes that a ``model_fn`` is called with; the values are the same as in tf.estimator.
 
-    >>> ModeKeys.PREDICT == "infer"
+    >>> [str(mode) for mode in te.ModeKeys]
+    ['train', 'eval', 'infer']
+    >>> te.ModeKeys.PREDICT == "infer"
     True
     """
 

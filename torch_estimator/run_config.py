@@ -90,8 +90,11 @@ class RunConfig:
         InvalidValueError: A value is out of range, or two contradict each other.
         InvalidTypeError: A value is of the wrong type.
 
-    >>> RunConfig(save_checkpoints_steps=100).replace(keep_checkpoint_max=2).keep_checkpoint_max
-    2
+    >>> config = te.RunConfig("runs/census", random_seed=1, save_checkpoints_steps=1000)
+    >>> config.save_checkpoints_steps, config.save_checkpoints_secs, config.keep_checkpoint_max
+    (1000, None, 5)
+    >>> config.task_type, config.is_chief, config.num_worker_replicas
+    ('worker', True, 1)
     """
 
     model_dir: str | os.PathLike[str] | None = field(default=None, kw_only=False)
@@ -240,8 +243,15 @@ class RunConfig:
 
         A value for ``save_checkpoints_steps`` sets ``save_checkpoints_secs`` to None, and the other way round.
 
+        Args:
+            changes: Settings and their new values, by name.
+
         Raises:
             InvalidValueError: A name is not one of the settings, or a value is invalid.
+
+        >>> config = te.RunConfig("runs/census").replace(save_checkpoints_steps=100)
+        >>> config.save_checkpoints_steps, config.save_checkpoints_secs
+        (100, None)
         """
         settings = {f.name for f in dataclasses.fields(self) if not f.name.startswith("_")}
         for name in changes:

@@ -39,6 +39,11 @@ class ServingInput:
         transform: Module that runs before the model, or None.
         column_names: For CSV, the names of all fields of a row.
         structure: Structure of the features that a module without columns takes, as given to `like`, or None.
+
+    >>> columns = [fc.numeric_column("age"), fc.categorical_column_with_hash_bucket("job", 100)]
+    >>> receiver = te.serving_input.raw_features(columns, defaults={"job": ""})
+    >>> receiver.kind, list(receiver.inputs), receiver.defaults
+    ('raw_features', ['age', 'job'], {'job': ''})
     """
 
     kind: Literal["raw_features", "json", "csv"]
@@ -67,9 +72,17 @@ def raw_features(
             read. Its attribute `input_names` lists the names of the numbers. The features that it computes are not
             inputs.
 
+    Returns:
+        Serving input for an exporter, or for `Estimator.export_saved_model`.
+
     Raises:
         InvalidTypeError: `columns` contains an object that is not a column, or a default has the wrong type.
         InvalidValueError: `transform` lacks `input_names`, or computes a feature that no column reads.
+
+    >>> columns = [fc.numeric_column("age", default_value=40), fc.categorical_column_with_hash_bucket("job", 100)]
+    >>> receiver = te.serving_input.raw_features(columns, defaults={"id": "none"})
+    >>> list(receiver.inputs), receiver.defaults
+    (['age', 'job', 'id'], {'age': 40.0, 'id': 'none'})
     """
     return _by_name("raw_features", columns, defaults, transform)
 
@@ -88,9 +101,10 @@ def json(
         defaults: As for `raw_features`.
         transform: As for `raw_features`.
 
-    >>> from torch_estimator import feature_column as fc
-    >>> json([fc.numeric_column("age")]).kind
-    'json'
+    >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
+    >>> receiver = te.serving_input.json([fc.numeric_column("age"), tags], defaults={"tags": []})
+    >>> list(receiver.inputs), receiver.defaults
+    (['age', 'tags'], {'tags': []})
     """
     return _by_name("json", columns, defaults, transform)
 
@@ -107,9 +121,11 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
     Raises:
         InvalidTypeError: A feature is not an array.
 
-    >>> images = like(torch.zeros(1, 28, 28))
+    >>> images = te.serving_input.like(torch.zeros(1, 28, 28))
     >>> images.inputs["features"].shape
     (28, 28)
+    >>> list(te.serving_input.like({"age": [31.0], "job": ["clerk"]}).inputs)
+    ['age', 'job']
     """
     structure = describe(_tensors(as_columns(features)))
     inputs = {name: _feature_of(name, leaf) for name, leaf in leaves(structure)}
@@ -150,7 +166,7 @@ def csv(
 
     Args:
         column_names: Names of the fields of a row, in order.
-        columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
+        columns: Feature columns, a `FeatureTransform`, or raw features.
         defaults: Values of empty fields. The name of a field that no column reads declares an input that the model
             does not use, such as a key to pass through.
         transform: As for `raw_features`.
@@ -159,8 +175,8 @@ def csv(
         InvalidTypeError: As for `raw_features`.
         InvalidValueError: A name repeats, or a column is not among the fields or has more than one value per row.
 
-    >>> from torch_estimator import feature_column as fc
-    >>> sorted(csv(["id", "age"], [fc.numeric_column("age")], defaults={"id": "none"}).inputs)
+    >>> receiver = te.serving_input.csv(["id", "age"], [fc.numeric_column("age")], defaults={"id": "none"})
+    >>> sorted(receiver.inputs)
     ['age', 'id']
     """
     names = tuple(column_names)

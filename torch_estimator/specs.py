@@ -64,7 +64,15 @@ class TrainSpec:
         hooks: Hooks that are called while training runs.
         saving_listeners: Listeners that are called before and after each checkpoint.
 
-    >>> spec = TrainSpec(lambda: ([[1.0]], [2.0]), max_steps=1000)
+    Raises:
+        InvalidTypeError: ``input_fn`` is not callable, or a hook or listener is of another type.
+        InvalidValueError: ``max_steps`` is not a positive whole number.
+
+    >>> def input_fn():
+    ...     return te.data.Dataset.from_arrays({"x": [1.0, 2.0, 3.0]}, [2.0, 4.0, 6.0]).shuffle(3).repeat().batch(2)
+    >>> spec = te.TrainSpec(input_fn, max_steps=1000, hooks=[te.LoggingTensorHook(["loss"], every_n_iter=100)])
+    >>> spec.max_steps
+    1000
     """
 
     input_fn: InputFn
@@ -92,7 +100,19 @@ class EvalSpec:
         start_delay_secs: Seconds that an evaluator process waits before it starts; has no effect in a local run.
         throttle_secs: Minimum time between two evaluations, in seconds; the last checkpoint is always evaluated.
 
-    >>> spec = EvalSpec(lambda: ([[1.0]], [2.0]), steps=None, throttle_secs=60)
+    Raises:
+        InvalidTypeError: An argument is of the wrong type.
+        InvalidValueError: A number is out of range, or two exporters have one name.
+
+    >>> x = fc.numeric_column("x")
+    >>> spec = te.EvalSpec(
+    ...     lambda: ({"x": [1.0]}, [2.0]),
+    ...     steps=None,
+    ...     exporters=te.FinalExporter("last", te.serving_input.raw_features([x])),
+    ...     throttle_secs=60,
+    ... )
+    >>> [exporter.name for exporter in spec.exporters]
+    ['last']
     """
 
     input_fn: InputFn
@@ -182,6 +202,28 @@ class EstimatorSpec:
         extra_metrics: Metrics in addition to those of the head; see `add_metrics`.
         forward_features: Features to return with the predictions, or None for all; see `forward_features`.
         forward_layers: Inner layers whose outputs to return with the predictions; see `forward_layers`.
+
+    Raises:
+        InvalidTypeError: An argument is of the wrong type.
+        InvalidValueError: Something that ``mode`` needs is missing, both a head and a loss are given, or the loss
+            has parameters of its own.
+
+    >>> def model_fn(mode, params):
+    ...     def absolute_error(labels, predictions):
+    ...         return (predictions["price"] - labels).abs().mean()
+    ...
+    ...     return te.EstimatorSpec(
+    ...         mode=mode,
+    ...         module=torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)),
+    ...         loss=torch.nn.MSELoss(),
+    ...         predictions=lambda outputs: {"price": outputs},
+    ...         metrics={"absolute_error": absolute_error},
+    ...         optimizer=te.optim.Adam(lr=params["lr"]),
+    ...     )
+    >>> estimator = te.Estimator(model_fn, "memory://EstimatorSpec", params={"lr": 0.01})
+    >>> data = np.ones((4, 3), np.float32), np.ones((4, 1), np.float32)
+    >>> sorted(estimator.train(lambda: data, steps=2).evaluate(lambda: data))
+    ['absolute_error', 'global_step', 'loss']
     """
 
     mode: str

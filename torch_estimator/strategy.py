@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """Base class of strategies, which spread a training over devices and processes."""
+    """Base class of strategies, which spread a training over devices and processes.
+
+    Its methods are called by the package, and are not part of the interface.
+
+    >>> isinstance(te.distribute.MirroredStrategy(["cpu:0"]), te.distribute.Strategy)
+    True
+    """
 
     def check(self, task: Task) -> None:
         """Raise an error if the strategy does not fit the cluster.

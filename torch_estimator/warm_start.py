@@ -36,9 +36,18 @@ class VocabInfo:
         InvalidValueError: A number is out of range.
         InvalidTypeError: A vocabulary is neither a file nor a list.
 
-    >>> info = VocabInfo(["red", "green"], None, 0, old_vocab=["red", "blue"])
-    >>> info.new_words()
-    ['red', 'green']
+    >>> def model(words, model_dir, **settings):
+    ...     color = fc.categorical_column_with_vocabulary_list("color", words)
+    ...     return te.LinearRegressor([color], model_dir, **settings)
+    >>> old = model(["red", "blue"], "memory://VocabInfo/old")
+    >>> old = old.train(lambda: ({"color": ["red", "blue"]}, [1.0, 2.0]), steps=5)
+    >>> weights = "linear/linear_model/color/weights"
+    >>> info = te.VocabInfo(["green", "blue"], None, 0, old_vocab=["red", "blue"])
+    >>> settings = te.WarmStartSettings(old.model_dir, var_name_to_vocab_info={weights: info})
+    >>> new = model(["green", "blue"], "memory://VocabInfo/new", warm_start_from=settings)
+    >>> new = new.train(lambda: ({"color": [""]}, [0.0]), steps=1)
+    >>> bool(new.get_variable_value(weights)[1] == old.get_variable_value(weights)[1])
+    True
     """
 
     new_vocab: str | os.PathLike[str] | Sequence[str | int]
@@ -101,9 +110,22 @@ class WarmStartSettings:
         InvalidValueError: An expression is not a valid regular expression.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> settings = WarmStartSettings("runs/census", vars_to_warm_start="dnn/.*")
-    >>> settings.expressions
-    ('dnn/.*',)
+    >>> x = fc.numeric_column("x")
+    >>> old = te.DNNRegressor([4], [x], "memory://WarmStartSettings/old")
+    >>> old = old.train(lambda: ({"x": [1.0]}, [2.0]), steps=5)
+    >>> hidden = te.WarmStartSettings(old.model_dir, vars_to_warm_start="dnn/hiddenlayer_0/")
+    >>> new = te.DNNClassifier(
+    ...     [4],
+    ...     [x],
+    ...     "memory://WarmStartSettings/new",
+    ...     n_classes=3,
+    ...     optimizer=te.optim.SGD(lr=0.0),
+    ...     warm_start_from=hidden,
+    ... )
+    >>> new = new.train(lambda: ({"x": [1.0]}, [2]), steps=1)
+    >>> kernel = "dnn/hiddenlayer_0/kernel"
+    >>> np.array_equal(new.get_variable_value(kernel), old.get_variable_value(kernel))
+    True
     """
 
     ckpt_to_initialize_from: str | os.PathLike[str]

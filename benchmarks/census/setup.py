@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.protocol import Measured, Side, Verdict
+from benchmarks.protocol import Measured, Side, Table, Verdict
 
 OURS = Side(name="torch-estimator", script="ours_census")
 
@@ -59,7 +59,7 @@ class Part:
     """What one part found."""
 
     title: str
-    table: str
+    table: Table
     verdicts: list[Verdict]
     measured: Measured
 

@@ -12,13 +12,26 @@ from pathlib import Path
 
 def machine_line(versions: Mapping[str, str] | None = None) -> str:
     """CPU, cores, how busy it was, Python, torch, the given versions by name, and the date."""
-    known = {"Python": platform.python_version(), "torch": metadata.version("torch"), **(versions or {})}
-    cores = len(os.sched_getaffinity(0))
     return (
-        f"{cpu_model()}, {cores} cores, load {os.getloadavg()[0]:.1f}; "
-        + ", ".join(f"{name} {version}" for name, version in known.items())
-        + f"; {datetime.date.today().isoformat()}"
+        f"{cpu()}, load {os.getloadavg()[0]:.1f}; "
+        + ", ".join(f"{name} {version}" for name, version in versions_of(versions).items())
+        + f"; {date_of_today()}"
     )
+
+
+def cpu() -> str:
+    """The processor, and how many of its cores this process may use."""
+    return f"{cpu_model()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def versions_of(versions: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The versions of Python and torch, and the given ones, by name."""
+    return {"Python": platform.python_version(), "torch": metadata.version("torch"), **(versions or {})}
+
+
+def date_of_today() -> str:
+    """Year, month and day."""
+    return datetime.date.today().isoformat()
 
 
 def cpu_model() -> str:

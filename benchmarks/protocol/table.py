@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+class Table(str):
+    """Lines of aligned columns as text, which also has the columns and rows that it was made of.
+
+    Attributes:
+        columns: Names of the columns.
+        rows: The cells, as they were given.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """Lines of aligned columns, the first to the left, the others to the right.
 
     Numbers get three significant figures at least and separators between thousands; None becomes a dash.
@@ -17,13 +29,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """
     cells = [list(map(str, header)), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
+    made = Table(
+        "\n".join(
+            "  ".join(
+                cell.ljust(width) if index == 0 else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in cells
+        )
     )
+    made.columns, made.rows = tuple(map(str, header)), tuple(map(tuple, rows))
+    return made
 
 
 def _cell(value: object) -> str:

@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_COLORS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c98b1b")
+# Visible on white and on black, since the documentation has both.
+_COLORS = ("#3b82c4", "#d1495b", "#4c9a57", "#a06cad", "#c98b1b")
 _WIDTH, _HEIGHT = 380, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 34, 44
-_STYLE = "text { font: 11px sans-serif; fill: #333 } .title { font-weight: bold; font-size: 12px }"
+_COLUMNS = 2
+_STYLE = """
+.picture { font: 10.5px system-ui, sans-serif; }
+.picture text { fill: #1f2328; }
+.picture .title { font-weight: 600; }
+.picture .grid { stroke: #d1d9e0; }
+@media (prefers-color-scheme: dark) {
+.picture text { fill: #e6edf3; }
+.picture .grid { stroke: #3d444d; }
+}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +50,21 @@ class Panel:
 
 
 def svg(panels: Sequence[Panel]) -> str:
-    """Panels side by side.
+    """Panels, two in a row.
 
     >>> drawing = svg([Panel(title="a < b", x="x", y="y", lines=[Line(name="one", points=[(1, 10), (100, 1000)])])])
     >>> drawing.count("<polyline"), "a &lt; b" in drawing
     (1, True)
     """
-    width = _WIDTH * len(panels)
+    width, height = _WIDTH * min(len(panels), _COLUMNS), _HEIGHT * -(-len(panels) // _COLUMNS)
     inner = "\n".join(
-        f'<g transform="translate({index * _WIDTH} 0)">\n{_panel(one)}\n</g>' for index, one in enumerate(panels)
+        f'<g transform="translate({index % _COLUMNS * _WIDTH} {index // _COLUMNS * _HEIGHT})">\n{_panel(one)}\n</g>'
+        for index, one in enumerate(panels)
     )
+    described = "; ".join(f"{panel.title}: {panel.y} by {panel.x}" for panel in panels)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_HEIGHT}" width="{width}" height="{_HEIGHT}">\n'
-        f'<style>{_STYLE}</style>\n<rect width="100%" height="100%" fill="white"/>\n{inner}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(described)}">\n<style>{_STYLE}</style>\n{inner}\n</svg>\n'
     )
 
 
@@ -99,4 +112,4 @@ def _text(text: str, x: float, y: float, anchor: str, more: str = "") -> str:
 
 
 def _grid(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#ddd"/>'
+    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" class="grid"/>'

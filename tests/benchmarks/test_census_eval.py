@@ -17,7 +17,7 @@ def test_a_quick_run_without_peers_prints_tables_and_verdicts(data: Path, capsys
 
     lines = capsys.readouterr().out.splitlines()
     assert status == 0
-    assert "Batches of 40" in lines
+    assert "Evaluation and prediction, batches of 40" in lines
     for side in ("torch-estimator, Parquet", "torch-estimator, CSV"):
         (line,) = [line for line in lines if line.startswith(side)]
         assert len(line.removeprefix(side).split()) == 4

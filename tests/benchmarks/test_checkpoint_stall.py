@@ -19,8 +19,9 @@ def test_a_quick_run_prints_the_table_and_the_promise_and_leaves_nothing(tmp_pat
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:4]] == ["saving", "asynchronous", "synchronous", "torch.save"]
-    assert "torch_estimator" in lines[4]
+    assert lines[:3] == ["", "Saving 2 MB while training", ""]
+    assert [line.split()[0] for line in lines[3:7]] == ["saving", "asynchronous", "synchronous", "torch.save"]
+    assert "torch_estimator" in lines[8]
     assert lines[-1].startswith("loop stalled by saving 2 MB, asynchronous over synchronous: at most 0.25: ")
     assert list(tmp_path.iterdir()) == []
 

@@ -15,19 +15,6 @@ import torch_estimator as te
 from tests.jobs import Line, assert_same_variables, points, squared_error
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
-MADE: list[torch.optim.Optimizer] = []
-
-
-def caught(factory: Any) -> Any:
-    """Keeps what an optimizer factory makes, for hooks."""
-
-    def make(named: Any) -> Any:
-        MADE[:] = [factory([parameter for _, parameter in named])]
-        return MADE[0]
-
-    return make
-
-
 SGD = partial(torch.optim.SGD, lr=0.05)
 
 
@@ -69,15 +56,13 @@ class Lowering(te.Hook):
 
     def after_step(self, context: te.RunContext) -> None:
         if context.global_step == 3:
-            MADE[0].param_groups[0]["lr"] *= 0.1
+            context.optimizers[0].param_groups[0]["lr"] *= 0.1
 
 
 def job(folder: Path, optimizer: Any = SGD, loss: Callable[[], Any] = lambda: squared_error) -> te.Estimator:
     torch.manual_seed(0)
     config = te.RunConfig(random_seed=1, compile=False)
-    return te.Estimator.from_module(
-        Line(), loss=loss(), optimizer=caught(optimizer), model_dir=str(folder), config=config
-    )
+    return te.Estimator.from_module(Line(), loss=loss(), optimizer=optimizer, model_dir=str(folder), config=config)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +90,7 @@ def test_what_the_program_gives_anew_wins(tmp_path: Path) -> None:
 
     class Looking(te.Hook):
         def begin(self, context: te.RunContext) -> None:
-            seen["lr"] = MADE[0].param_groups[0]["lr"]
+            seen["lr"] = context.optimizers[0].param_groups[0]["lr"]
 
     def data() -> te.data.Dataset:
         return points().repeat()

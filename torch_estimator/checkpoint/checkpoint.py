@@ -39,8 +39,18 @@ class Checkpoint:
 def latest_checkpoint(model_dir: files.PathLike) -> str | None:
     """Return the path of the latest checkpoint in `model_dir`, or None if it has none.
 
+    Args:
+        model_dir: Path or URL of the model directory.
+
     Raises:
         CheckpointError: ``<model_dir>/checkpoint`` cannot be read, or another program wrote it.
+
+    >>> te.latest_checkpoint("memory://nothing_here") is None
+    True
+    >>> estimator = te.BaselineRegressor("memory://te.latest_checkpoint")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=3)
+    >>> te.latest_checkpoint("memory://te.latest_checkpoint")
+    'memory://te.latest_checkpoint/model.ckpt-3'
     """
     index = read_index(files.as_url(model_dir))
     return None if index is None else files.join(model_dir, index.latest)
@@ -107,8 +117,22 @@ def checkpoint_paths(model_dir: files.PathLike) -> list[str]:
 def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
     """Return the content of a checkpoint, or of the latest checkpoint of a model directory.
 
+    Args:
+        path_or_dir: Path or URL of a checkpoint, or of a model directory.
+
+    Returns:
+        Object with the attributes ``path``; ``step``, the global step; ``variables``, the parameters and buffers by
+        name; ``slots``, the state of the optimizers by name; and ``state``, everything that is not a tensor. Tensors
+        are on the CPU, and each is read when it is first used.
+
     Raises:
         CheckpointError: The checkpoint does not exist or is damaged, or another program wrote it.
+
+    >>> estimator = te.LinearRegressor([fc.numeric_column("x")], "memory://load_checkpoint")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=3)
+    >>> checkpoint = te.load_checkpoint("memory://load_checkpoint")
+    >>> checkpoint.step, checkpoint.variables["linear/linear_model/x/weights"].shape
+    (3, torch.Size([1, 1]))
     """
     path = files.as_url(path_or_dir)
     while (latest := latest_checkpoint(path)) is not None:

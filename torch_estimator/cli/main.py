@@ -17,6 +17,17 @@ _COMMANDS = (show, predict, predict_batch, serve, check, models, versions, manif
 BROKEN_PIPE = 141
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``estimator`` with all its commands."""
+    parser = argparse.ArgumentParser(
+        prog="estimator", description="Runs training jobs and exported models, and keeps versions of models."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return parser
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments of ``estimator`` and run the command; return the exit status.
 
@@ -26,12 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 2 for a mistake of the user, the status of the job for ``local train``, otherwise 0.
     """
-    parser = argparse.ArgumentParser(
-        prog="estimator", description="Runs training jobs and exported models, and keeps versions of models."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add_to(commands)
+    parser = make_parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         message = f"unrecognized arguments: {' '.join(unknown)}"

@@ -36,6 +36,18 @@ class Chunk:
         locate: Returns the origin of a row, for messages.
         label_column: The column that the labels were taken from, for messages.
         lengths: Length of the sequence in every row, int64 ``[rows]``, if batches are bucketed by length; else None.
+
+    >>> features, labels = {"x": np.array([10, 20, 30])}, np.array([0, 1, 0])
+    >>> chunk = te.data.Chunk(features, labels, 3, lambda row: f"data.csv, line {row + 2}")
+    >>> chunk.take(np.array([2, 0])).features["x"]
+    array([30, 10])
+    >>> part = chunk.slice(1, 3)
+    >>> part.rows, part.labels, part.locate(0)
+    (2, array([1, 0]), 'data.csv, line 3')
+    >>> [column.tolist() for column in chunk.with_columns({"x": features["x"] / 10}, labels).columns()]
+    [[1.0, 2.0, 3.0], [0, 1, 0]]
+    >>> chunk.error(te.errors.RowError("too large", row=2, column="x"))
+    DataError("data.csv, line 4: column 'x': too large.")
     """
 
     features: Any
@@ -46,7 +58,13 @@ class Chunk:
     lengths: Array | None = None
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
-        """Return the rows ``start:stop:step`` as a chunk that shares memory with this chunk."""
+        """Return the rows ``start:stop:step`` as a chunk that shares memory with this chunk.
+
+        Args:
+            start: First row.
+            stop: End of the rows, exclusive.
+            step: Distance between rows, at least 1.
+        """
         locate = self.locate
         chosen = slice(start, stop, step)
         return Chunk(
@@ -59,7 +77,11 @@ class Chunk:
         )
 
     def take(self, indices: Array) -> Chunk:
-        """Return a chunk with the rows at `indices`, in this order."""
+        """Return a chunk with the rows at `indices`, in this order.
+
+        Args:
+            indices: Numbers of rows, integers ``[n]``.
+        """
         locate = self.locate
 
         def pick(column: Any) -> Any:
@@ -80,11 +102,20 @@ class Chunk:
         yield from tree.leaves(self.labels)
 
     def with_columns(self, features: Any, labels: Any) -> Chunk:
-        """Return a chunk of the same rows, with the given columns as features and labels."""
+        """Return a chunk of the same rows, with the given columns as features and labels.
+
+        Args:
+            features: A column, or a dict or tuple of columns, of as many rows.
+            labels: The same, or None.
+        """
         return Chunk(features, labels, self.rows, self.locate, self.label_column, self.lengths)
 
     def error(self, error: RowError) -> DataError:
-        """Convert an error about one row to a `DataError` that names the file and line of the row."""
+        """Convert an error about one row to a `DataError` that names the file and line of the row.
+
+        Args:
+            error: The error, whose row is counted in this chunk.
+        """
         return DataError(f"{self.locate(error.row)}: {self._column(error)}{error.problem.rstrip('.')}.")
 
     def _column(self, error: RowError) -> str:

@@ -37,7 +37,7 @@ class Dataset:
 
     Every method returns a new Dataset. Nothing is read before iterating.
 
-    >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}, [0, 1, 0, 1, 0])
+    >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}, [0, 1, 0, 1, 0])
     >>> for features, labels in data.repeat(2).batch(4):
     ...     print(features["x"], labels)
     [1 2 3 4] [0 1 0 1]
@@ -96,10 +96,10 @@ class Dataset:
             InvalidTypeError: An argument has the wrong type.
             InvalidValueError: Arguments contradict each other.
 
-        >>> import tempfile, pathlib
+        >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "people.csv")
         >>> _ = path.write_text("age,job,rich\\n31,clerk,no\\n52,farmer,yes\\n")
-        >>> for features, labels in Dataset.from_csv(path, label="rich").batch(2):
+        >>> for features, labels in te.data.Dataset.from_csv(path, label="rich").batch(2):
         ...     print(features["age"], features["job"], labels)
         [31 52] ['clerk' 'farmer'] ['no' 'yes']
         """
@@ -144,6 +144,14 @@ class Dataset:
         Raises:
             InvalidTypeError: An argument has the wrong type.
             InvalidValueError: Arguments contradict each other.
+
+        >>> import pathlib, tempfile
+        >>> import pyarrow as pa, pyarrow.parquet
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "people.parquet")
+        >>> pa.parquet.write_table(pa.table({"age": [31, 52], "job": ["clerk", None], "rich": [0, 1]}), path)
+        >>> for features, labels in te.data.Dataset.from_parquet(path, columns=["age", "job"], label="rich").batch(2):
+        ...     print(features["age"], features["job"], labels)
+        [31 52] ['clerk' ''] [0 1]
         """
         from torch_estimator.data.sources.parquet import parquet_source
 
@@ -183,6 +191,13 @@ class Dataset:
         Raises:
             InvalidTypeError: An argument has the wrong type.
             InvalidValueError: Arguments contradict each other.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "people.json")
+        >>> _ = path.write_text('{"age": 31, "tags": ["new"]}\\n{"age": 52, "tags": []}\\n')
+        >>> for features in te.data.Dataset.from_json(path).batch(2):
+        ...     print(features["age"], features["tags"].tolist())
+        [31 52] [['new'], ['']]
         """
         from torch_estimator.data.sources.json import json_source
 
@@ -212,7 +227,7 @@ class Dataset:
             InvalidValueError: Columns differ in length, or there are no rows.
             DataError: A number is missing.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, labels=[0, 1, 0])
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}, labels=[0, 1, 0])
         >>> [features["x"].tolist() for features, labels in data.batch(2)]
         [[1, 2], [3]]
         """
@@ -227,9 +242,13 @@ class Dataset:
             label: Name of the column to use as label, or several (see `label`); or the labels themselves, with as many
                 rows as the frame: an array or Series, or a dict or DataFrame of them.
 
+        Raises:
+            InvalidTypeError: `frame` is not a DataFrame.
+            InvalidValueError: The labels have another number of rows.
+
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"age": [31, 52], "rich": ["no", "yes"]})
-        >>> [labels.tolist() for features, labels in Dataset.from_pandas(frame, "rich").batch(2)]
+        >>> [labels.tolist() for features, labels in te.data.Dataset.from_pandas(frame, "rich").batch(2)]
         [['no', 'yes']]
         """
         columns = frame_columns(frame)
@@ -249,7 +268,10 @@ class Dataset:
             iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one. The
                 function is called for every pass.
 
-        >>> data = Dataset.from_iterable(lambda: ({"x": [i, i]} for i in range(2)))
+        Raises:
+            InvalidTypeError: The argument is neither an iterable nor a function.
+
+        >>> data = te.data.Dataset.from_iterable(lambda: ({"x": [i, i]} for i in range(2)))
         >>> [features["x"].tolist() for features in data.repeat(2)]
         [[0, 0], [1, 1], [0, 0], [1, 1]]
         """
@@ -263,6 +285,20 @@ class Dataset:
             source: Object with a method ``open(request)`` that returns a `Reader`; see `torch_estimator.data.Source`.
                 It needs no registration.
             label: Column to use as label, or several; see `label`.
+
+        >>> class Squares(te.data.Reader):
+        ...     ranges, rows_per_range, bytes_per_row = 5, 1, 8
+        ...
+        ...     def read(self, ranges):
+        ...         return te.data.Chunk({"x": ranges**2}, None, len(ranges), lambda row: f"square of {ranges[row]}")
+        ...
+        ...     def signature(self):
+        ...         return {"source": "squares", "count": self.ranges}
+        >>> class SquareSource:
+        ...     def open(self, request):
+        ...         return Squares()
+        >>> [features["x"].tolist() for features in te.data.Dataset.from_source(SquareSource()).batch(3)]
+        [[0, 1, 4], [9, 16]]
         """
         return cls(source)._labelled(label)
 
@@ -275,7 +311,11 @@ class Dataset:
             mapping: Raw value -> number. A value without an entry raises a `DataError` that names the line. With
                 several columns, a dict of such mappings by label, for those labels that need one.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
+        Raises:
+            InvalidValueError: The Dataset has a label already, or `column` names a column twice.
+            InvalidTypeError: `column` is not a name, a list of names or a dict of names.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
         >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
         >>> [(features["x"].tolist(), sorted(labels)) for features, labels in labelled.batch(2)]
         [([1, 2], ['buys', 'pays'])]
@@ -295,7 +335,10 @@ class Dataset:
             seed: Seed of the order. None draws a seed from torch's global generator during this call and saves it with
                 the position, so that a resumed run continues in the same order.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).shuffle(4, seed=1).repeat(2).batch(4)
+        Raises:
+            InvalidValueError: `batch` came before, or an argument is out of range.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).shuffle(4, seed=1).repeat(2).batch(4)
         >>> [sorted(features["x"].tolist()) for features in data]
         [[1, 2, 3, 4], [1, 2, 3, 4]]
         """
@@ -309,7 +352,13 @@ class Dataset:
 
         If `batch` follows `repeat`, a batch may have rows of two epochs.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]})
+        Args:
+            count: Number of passes; None or -1 for no end.
+
+        Raises:
+            InvalidValueError: `count` is less than -1.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]})
         >>> [features["x"].tolist() for features in data.repeat(2).batch(2)]
         [[1, 2], [3, 1], [2, 3]]
         >>> [features["x"].tolist() for features in data.batch(2).repeat(2)]
@@ -320,8 +369,18 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep every ``num_shards``-th row, from row `index` on. After `batch`, keep every ``num_shards``-th batch.
 
-        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3, 4]}).shard(2, 1).batch(2)]
+        Args:
+            num_shards: Number of parts into which the rows (or batches) are divided.
+            index: Number of the part to keep, from 0.
+
+        Raises:
+            InvalidValueError: `index` is not from 0 to ``num_shards - 1``.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]})
+        >>> [features["x"].tolist() for features in data.shard(2, 1).batch(2)]
         [[2, 4]]
+        >>> [features["x"].tolist() for features in data.batch(2).shard(2, 1)]
+        [[3, 4]]
         """
         return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
 
@@ -330,6 +389,19 @@ class Dataset:
 
         Lists that differ in length are padded with zeros (or '') to the longest of the batch; see `padded_batch`.
         A second `batch` cuts the same rows into batches of another size; tf.data would make batches of batches.
+
+        Args:
+            size: Rows of a batch, at least 1.
+            drop_remainder: Whether to leave out a smaller last batch.
+
+        Raises:
+            InvalidValueError: `size` is below 1.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4, 5]})
+        >>> [features["x"].tolist() for features in data.batch(2)]
+        [[1, 2], [3, 4], [5]]
+        >>> [features["x"].tolist() for features in data.batch(2, drop_remainder=True)]
+        [[1, 2], [3, 4]]
         """
         return replace(self._then(Batching(size=_int(size), drop_remainder=drop_remainder)), _batched=True)
 
@@ -342,8 +414,11 @@ class Dataset:
                 False or ''.
             drop_remainder: Whether to leave out a smaller last batch.
 
+        Raises:
+            InvalidValueError: `size` is below 1.
+
         >>> import pyarrow as pa
-        >>> data = Dataset.from_arrays({"words": pa.array([[7, 8, 9], [5]])}).padded_batch(2, padding_values=-1)
+        >>> data = te.data.Dataset.from_arrays({"words": pa.array([[7, 8, 9], [5]])}).padded_batch(2, padding_values=-1)
         >>> for features in data:
         ...     print(features["words"].tolist(), features["words_length"])
         [[7, 8, 9], [5, -1, -1]] [3 1]
@@ -382,7 +457,8 @@ class Dataset:
         Raises:
             InvalidValueError: Boundaries are not ascending, or the number of sizes does not fit them.
 
-        >>> data = Dataset.from_arrays({"words": pa.array([[1], [2, 3, 4], [5], [6, 7, 8]])})
+        >>> import pyarrow as pa
+        >>> data = te.data.Dataset.from_arrays({"words": pa.array([[1], [2, 3, 4], [5], [6, 7, 8]])})
         >>> for features in data.bucket_by_sequence_length("words", [2], [2, 2]):
         ...     print(features["words"].tolist())
         [[1], [5]]
@@ -410,9 +486,16 @@ class Dataset:
                 without rows is skipped. Before `batch` it must return as many rows as it gets, and a column of lists is
                 an object array with one array per row.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}).map(lambda features: {"x": features["x"] * 10}).batch(3)
-        >>> [features["x"].tolist() for features in data]
-        [[10, 20, 30]]
+        Raises:
+            InvalidTypeError: `fn` is not callable.
+            DataError: While iterating: the function returned something that cannot be a column.
+            InvalidValueError: While iterating: before `batch`, the function returned another number of rows.
+
+        >>> def add_square(features):
+        ...     return {**features, "square": features["x"] ** 2}
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}).map(add_square).batch(3)
+        >>> [features["square"].tolist() for features in data]
+        [[1, 4, 9]]
         """
         return self._then(Map(function=fn, of_batches=self._batched))
 
@@ -429,7 +512,7 @@ class Dataset:
                 compared. None keeps rows in memory, after the model's transform of raw columns. All iterators of this
                 Dataset, and of Datasets made from it, share these rows if they are for the same model.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).cache().shuffle(4, seed=1).repeat(2).batch(2)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).cache().shuffle(4, seed=1).repeat(2).batch(2)
         >>> len(list(data))
         4
         """
@@ -445,8 +528,12 @@ class Dataset:
             weights: Label -> weight. Labels are those after the mapping of `label`.
             weight_column: Name of the column (float32).
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"]).class_weight({"yes": 3.0}).batch(3)
-        >>> [features["weight"].tolist() for features, _ in data]
+        Raises:
+            InvalidTypeError: `weights` is not a dict.
+            InvalidValueError: A weight is negative or not finite.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"])
+        >>> [features["weight"].tolist() for features, _ in data.class_weight({"yes": 3.0}).batch(3)]
         [[1.0, 3.0, 1.0]]
         """
         return self._then(ClassWeight(weights=weights, column=weight_column))
@@ -456,13 +543,29 @@ class Dataset:
 
         `n` batches are read ahead if a user's function or iterable makes them, else two blocks of consecutive batches.
         A torch DataLoader is not read ahead; use its ``num_workers``.
+
+        Args:
+            n: Number of batches, 0 for none.
+
+        Raises:
+            InvalidValueError: `n` is negative.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}).batch(2).prefetch(1)
+        >>> [features["x"].tolist() for features in data]
+        [[1, 2], [3]]
         """
         return self._then(Prefetch(count=_int(n)))
 
     def skip(self, rows: int) -> Dataset:
         """Leave out the first `rows` rows. After `batch`, leave out the first `rows` batches.
 
-        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
+        Args:
+            rows: Number of rows, or of batches after `batch`.
+
+        Raises:
+            InvalidValueError: `rows` is negative.
+
+        >>> [features["x"].tolist() for features in te.data.Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
         [[2, 3]]
         """
         return self._then(Skip(count=_int(rows), of_batches=self._batched))
@@ -470,7 +573,13 @@ class Dataset:
     def take(self, rows: int) -> Dataset:
         """Keep only the first `rows` rows. After `batch`, keep only the first `rows` batches.
 
-        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
+        Args:
+            rows: Number of rows, or of batches after `batch`.
+
+        Raises:
+            InvalidValueError: `rows` is negative.
+
+        >>> [features["x"].tolist() for features in te.data.Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
         [[1]]
         """
         return self._then(Take(count=_int(rows), of_batches=self._batched))
@@ -510,7 +619,7 @@ class Dataset:
             DataError: Files cannot be found or read, or columns are missing.
             InvalidValueError: The Dataset has no batch size.
 
-        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).batch(2)
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4]}).batch(2)
         >>> with data.iterator() as batches:
         ...     first = next(batches)
         ...     position = batches.state()

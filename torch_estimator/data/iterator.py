@@ -22,7 +22,17 @@ _MAX_BATCHES = 1024
 
 
 class Batch(NamedTuple):
-    """One batch: features (a column, or a dict or tuple of columns) and labels (the same, or None)."""
+    """One batch, as a `DatasetIterator` returns it.
+
+    Attributes:
+        features: A column, or a dict or tuple of columns; rows first.
+        labels: The same, or None.
+
+    >>> with te.data.Dataset.from_arrays({"x": [1, 2]}, [0, 1]).batch(2).iterator() as batches:
+    ...     batch = next(batches)
+    >>> batch.features["x"], batch.labels
+    (array([1, 2]), array([0, 1]))
+    """
 
     features: Any
     labels: Any
@@ -38,6 +48,15 @@ class DatasetIterator:
         signature: Description of the data and operations. It must be equal when a saved position is restored.
         convert: Applied to every `Batch`; None leaves batches as they are.
         prefetch: Whether to read and convert in a thread.
+
+    >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4, 5, 6]}).batch(2)
+    >>> with data.iterator() as batches:
+    ...     first, position = next(batches), batches.state()
+    >>> batches = data.iterator()
+    >>> batches.restore(position)
+    >>> [batch.features["x"].tolist() for batch in batches]
+    [[3, 4], [5, 6]]
+    >>> batches.close()
     """
 
     def __init__(

@@ -103,7 +103,16 @@ class ChunkMapStream(PassThroughStream):
 
 
 class StateMismatch(InvalidValueError):
-    """Error about a saved input position that belongs to other data or to another pipeline."""
+    """Error about a saved input position that belongs to other data or to another pipeline.
+
+    >>> with te.data.Dataset.from_arrays({"x": [1, 2]}).batch(2).iterator() as batches:
+    ...     position = batches.state()
+    >>> with te.data.Dataset.from_arrays({"x": [1, 2, 3]}).batch(2).iterator() as batches:
+    ...     batches.restore(position)
+    Traceback (most recent call last):
+        ...
+    torch_estimator.data.stream.StateMismatch: The saved position belongs to another input: its rows was 2, but is 3.
+    """
 
 
 def check_signature(saved: Any, own: Signature) -> None:

@@ -28,7 +28,7 @@ def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
         InvalidValueError: A tuple or list does not have two elements.
         InvalidTypeError: The value is none of these.
 
-    >>> data = to_dataset(({"x": [1.0, 2.0]}, [0, 1]), repeat_single_batch=False)
+    >>> data = te.data.to_dataset(({"x": [1.0, 2.0]}, [0, 1]), repeat_single_batch=False)
     >>> [labels.tolist() for features, labels in data]
     [[0, 1]]
     """

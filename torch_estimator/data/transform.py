@@ -19,22 +19,36 @@ from torch_estimator.errors import DataError, InvalidTypeError, RowError
 class Transform(Protocol):
     """Function from raw columns to arrays. A transform treats every row independently and has no side effects.
 
-    Attributes:
-        required: Raw feature columns to read and the types to read them as (None to keep a column's type); None for all
-            columns without conversion.
-
     A transform may have three more attributes:
 
     - ``others``: if true, the transform also gets all other columns, without conversion.
     - ``missing``: column -> the integer that replaces a missing one.
     - ``list_padding``: column -> the value that lists are padded with if a `map` gets them as batches.
+
+    Attributes:
+        required: Raw feature columns to read and the types to read them as (None to keep a column's type); None for all
+            columns without conversion.
+
+    >>> class Centimeters:
+    ...     required = {"inches": None}
+    ...
+    ...     def __call__(self, features, labels):
+    ...         return {"cm": features["inches"] * 2.54}, labels
+    >>> with te.data.Dataset.from_arrays({"inches": [1.0, 10.0]}).batch(2).iterator(Centimeters()) as batches:
+    ...     next(batches).features["cm"]
+    array([ 2.54, 25.4 ])
     """
 
     @property
-    def required(self) -> Required: ...
+    def required(self) -> Required:
+        """The raw columns to read, with the type to read each as; None for all columns."""
 
     def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
         """Return the transformed features and labels of some rows.
+
+        Args:
+            features: Columns by name, or all features in the structure of the input if `required` is None.
+            labels: Labels of the rows, or None.
 
         Raises:
             RowError: A row cannot be used.

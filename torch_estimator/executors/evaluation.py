@@ -20,10 +20,10 @@ from torch_estimator.train.evaluation import EvaluationResult
 class ContinuousEvalListener:
     """Base class for listeners that `train_and_evaluate` calls before and after each evaluation.
 
-    >>> class StopAfterThree(ContinuousEvalListener):
+    >>> class StopAfterThree(te.ContinuousEvalListener):
     ...     evaluations = 0
     ...
-    ...     def after_eval(self) -> bool:
+    ...     def after_eval(self):
     ...         self.evaluations += 1
     ...         return self.evaluations < 3
     """

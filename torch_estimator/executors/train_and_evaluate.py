@@ -51,6 +51,27 @@ def train_and_evaluate(
         InvalidTypeError: An argument has the wrong type.
         InvalidValueError: Checkpoints are switched off, or an evaluation returns no metrics.
         ModelDirInUseError: Another training writes into the model directory.
+
+    >>> def read(rows, shuffle):
+    ...     x = np.random.default_rng(rows).uniform(-1, 1, rows)
+    ...     data = te.data.Dataset.from_arrays({"x": x}, (x > 0).astype(np.int64))
+    ...     return data.shuffle(rows).repeat().batch(16) if shuffle else data.batch(16)
+    >>> x = fc.numeric_column("x")
+    >>> estimator = te.DNNClassifier([8], [x], config=te.RunConfig("memory://train_and_evaluate", random_seed=1))
+    >>> metrics, exports = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: read(200, shuffle=True), max_steps=100),
+    ...     te.EvalSpec(
+    ...         lambda: read(50, shuffle=False),
+    ...         steps=None,
+    ...         exporters=te.FinalExporter("last", te.serving_input.raw_features([x])),
+    ...     ),
+    ... )
+    >>> metrics["global_step"], metrics["accuracy"] > 0.9
+    (100, True)
+    >>> model = te.ExportedModel.load(exports[0])
+    >>> model.predict({"x": [-0.9, 0.9]})["classes"].ravel().tolist()
+    ['0', '1']
     """
     eval_specs = _checked_eval_specs(eval_spec)
     if not isinstance(estimator, Estimator):

@@ -34,10 +34,18 @@ class ExportedModel:
         directory: Directory of the export.
         manifest: Content of ``signatures.json``.
 
-    Example::
-
-        model = te.ExportedModel.load("runs/census/export/best_exporter")
-        model.predict({"age": [25, 52], "education": ["Bachelors", "Doctorate"]})["probabilities"]
+    >>> x = fc.numeric_column("x")
+    >>> estimator = te.LinearRegressor([x], "memory://ExportedModel")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0, 2.0]}, [2.0, 4.0]), steps=1)
+    >>> path = estimator.export_saved_model("memory://ExportedModel/export", te.serving_input.raw_features([x]))
+    >>> model = te.ExportedModel.load(path)
+    >>> sorted(model.signatures)
+    ['predict', 'serving_default']
+    >>> model.signature("predict").inputs["x"].dtype
+    'DT_FLOAT'
+    >>> model.check({"x": [1.0, 2.0, 3.0]})
+    >>> model.predict({"x": [1.0, 2.0, 3.0]})["predictions"].shape
+    (3, 1)
     """
 
     def __init__(self, directory: str, manifest: Manifest, session: Any) -> None:
@@ -67,6 +75,9 @@ class ExportedModel:
 
     def signature(self, name: str) -> Signature:
         """Return the signature called `name`.
+
+        Args:
+            name: Name of the signature.
 
         Raises:
             InvalidValueError: The export has no such signature.
@@ -109,6 +120,10 @@ class ExportedModel:
 
     def check(self, inputs: Mapping[str, Any], signature: str = "predict") -> None:
         """Check the inputs for `predict` without running the graph.
+
+        Args:
+            inputs: As for `predict`.
+            signature: Name of the signature.
 
         Raises:
             InvalidValueError: As for `predict`.

@@ -41,8 +41,10 @@ def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mappi
     Raises:
         InvalidValueError: A result has no ``loss``.
 
-    >>> loss_smaller({"loss": 0.5}, {"loss": 0.4})
+    >>> te.exporters.loss_smaller({"loss": 0.5}, {"loss": 0.4})
     True
+    >>> te.exporters.loss_smaller({"loss": 0.5}, {"loss": float("nan")})
+    False
     """
     for which, result in (("best", best_eval_result), ("current", current_eval_result)):
         if not result or "loss" not in result:
@@ -62,11 +64,6 @@ class BestExporter:
     far. After an export, the metrics are written to ``<export_path>/best_eval_result.json``, so that a restarted job
     does not export a worse model.
 
-    >>> from torch_estimator import feature_column as fc, serving_input
-    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
-    >>> BestExporter("best", receiver).compare_fn is loss_smaller
-    True
-
     Args:
         name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
         serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
@@ -81,6 +78,20 @@ class BestExporter:
     Raises:
         InvalidTypeError: `name` is not a string, or `compare_fn` is not a function.
         InvalidValueError: Another argument cannot be used.
+
+    >>> def closer(best_eval_result, current_eval_result):
+    ...     return abs(current_eval_result["prediction/mean"] - 3.0) < abs(best_eval_result["prediction/mean"] - 3.0)
+    >>> x = fc.numeric_column("x")
+    >>> data = {"x": [1.0, 2.0]}, [2.0, 4.0]
+    >>> estimator = te.LinearRegressor([x], config=te.RunConfig("memory://BestExporter", save_checkpoints_steps=10))
+    >>> exporter = te.BestExporter("best", te.serving_input.raw_features([x]), compare_fn=closer)
+    >>> _, exports = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=30),
+    ...     te.EvalSpec(lambda: data, exporters=exporter, throttle_secs=0),
+    ... )
+    >>> exports[0].startswith("memory://BestExporter/export/best/")
+    True
     """
 
     name: str = "best_exporter"

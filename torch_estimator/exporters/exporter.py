@@ -39,6 +39,19 @@ class Exporter(Protocol):
     """Rule that decides after each evaluation whether to export the model.
 
     Any object with `name` and `export` is an exporter.
+
+    >>> class Report:
+    ...     name = "report"
+    ...
+    ...     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+    ...         return f"{export_path} after step {eval_result['global_step']}"
+    >>> _, exports = te.train_and_evaluate(
+    ...     te.BaselineRegressor("memory://Exporter"),
+    ...     te.TrainSpec(lambda: ({"x": [1.0]}, [2.0]), max_steps=3),
+    ...     te.EvalSpec(lambda: ({"x": [1.0]}, [2.0]), exporters=Report()),
+    ... )
+    >>> exports
+    ['memory://Exporter/export/report after step 3']
     """
 
     @property

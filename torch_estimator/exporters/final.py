@@ -15,11 +15,6 @@ from torch_estimator.exporters.exporter import ExportableEstimator, check_settin
 class FinalExporter:
     """Exporter that exports only the final model, when training has ended.
 
-    >>> from torch_estimator import feature_column as fc, serving_input
-    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
-    >>> FinalExporter("census", receiver).name
-    'census'
-
     Args:
         name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
         serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
@@ -30,6 +25,18 @@ class FinalExporter:
     Raises:
         InvalidTypeError: `name` is not a string.
         InvalidValueError: Another argument cannot be used.
+
+    >>> x = fc.numeric_column("x")
+    >>> data = {"x": [1.0, 2.0]}, [2.0, 4.0]
+    >>> estimator = te.LinearRegressor([x], config=te.RunConfig("memory://FinalExporter", save_checkpoints_steps=10))
+    >>> exporter = te.FinalExporter("last", te.serving_input.raw_features([x]))
+    >>> _, exports = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=30),
+    ...     te.EvalSpec(lambda: data, exporters=exporter, throttle_secs=0),
+    ... )
+    >>> exports[0].startswith("memory://FinalExporter/export/last/")
+    True
     """
 
     name: str

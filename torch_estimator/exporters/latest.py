@@ -20,11 +20,6 @@ from torch_estimator.exporters.exporter import (
 class LatestExporter:
     """Exporter that exports the model after every evaluation, and keeps the newest `exports_to_keep` exports.
 
-    >>> from torch_estimator import feature_column as fc, serving_input
-    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
-    >>> LatestExporter("census", receiver, exports_to_keep=2).exports_to_keep
-    2
-
     Args:
         name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
         serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
@@ -36,6 +31,18 @@ class LatestExporter:
     Raises:
         InvalidTypeError: `name` is not a string.
         InvalidValueError: Another argument cannot be used.
+
+    >>> x = fc.numeric_column("x")
+    >>> data = {"x": [1.0, 2.0]}, [2.0, 4.0]
+    >>> estimator = te.LinearRegressor([x], config=te.RunConfig("memory://LatestExporter", save_checkpoints_steps=10))
+    >>> exporter = te.LatestExporter("newest", te.serving_input.raw_features([x]), exports_to_keep=2)
+    >>> _, exports = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=30),
+    ...     te.EvalSpec(lambda: data, exporters=exporter, throttle_secs=0),
+    ... )
+    >>> exports[0].startswith("memory://LatestExporter/export/newest/")
+    True
     """
 
     name: str

@@ -51,6 +51,11 @@ def input_layer(*_: Any, **__: Any) -> NoReturn:
 
     Raises:
         InvalidTypeError: Always. The message says how to make the module.
+
+    >>> fc.input_layer({}, [fc.numeric_column("x")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    torch_estimator.errors.InvalidTypeError: te.feature_column.input_layer cannot be called, ...
     """
     raise InvalidTypeError(
         "te.feature_column.input_layer cannot be called, since variables belong to a module here; give the columns to "
@@ -64,6 +69,11 @@ def linear_model(*_: Any, **__: Any) -> NoReturn:
 
     Raises:
         InvalidTypeError: Always. The message says how to make the module.
+
+    >>> fc.linear_model({}, [fc.numeric_column("x")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    torch_estimator.errors.InvalidTypeError: te.feature_column.linear_model cannot be called, ...
     """
     raise InvalidTypeError(
         "te.feature_column.linear_model cannot be called, since variables belong to a module here; make a "

@@ -37,6 +37,14 @@ class BucketizedColumn(CategoricalColumn):
     """Column that replaces each number by the id of its range. Created by `bucketized_column`.
 
     If a row holds several numbers, the ids of number i start at ``i * (len(boundaries) + 1)``.
+
+    Attributes:
+        source_column: The numeric column.
+        boundaries: Lower ends of all ranges but the first.
+
+    >>> column = fc.bucketized_column(fc.numeric_column("age", shape=2), [18, 25, 30])
+    >>> column.name, column.buckets, column.num_buckets
+    ('age_bucketized', 4, 8)
     """
 
     source_column: NumberColumn
@@ -134,9 +142,9 @@ def bucketized_column(source_column: NumberColumn, boundaries: Iterable[float]) 
         InvalidValueError: `source_column` is not a numeric column of one dimension, or the boundaries are empty or do
             not increase.
 
-    >>> from torch_estimator.feature_column import numeric_column
-    >>> bucketized_column(numeric_column("age"), [18, 25, 30]).num_buckets
-    4
+    >>> age = fc.bucketized_column(fc.numeric_column("age"), [18, 25, 30])
+    >>> fc.FeatureTransform([age])({"age": np.array([17, 18, 40])})["linear/ids"].ravel()
+    array([0, 1, 3])
     """
     try:
         numbers = tuple(float(boundary) for boundary in as_items(boundaries, "boundaries"))
@@ -177,9 +185,9 @@ def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
         InvalidTypeError: `values` are not numbers.
         InvalidValueError: `values` hold no number or an infinite one, or `num_buckets` is below 2.
 
-    >>> quantile_boundaries([1, 2, 3, 4, 5, 6, 7, 8], 4)
+    >>> fc.quantile_boundaries([1, 2, 3, 4, 5, 6, 7, 8], 4)
     [2.5, 4.5, 6.5]
-    >>> quantile_boundaries([0, 0, 0, 0, 0, 0, 0, 5, 7, 9], 4)
+    >>> fc.quantile_boundaries([0, 0, 0, 0, 0, 0, 0, 5, 7, 9], 4)
     [5.0]
     """
     if not isinstance(num_buckets, int) or isinstance(num_buckets, bool) or num_buckets < 2:

@@ -197,6 +197,10 @@ class CategoricalColumn(Column):
         num_buckets: Number of ids.
         slots: Ids in each row, unless `multivalent`; by default one.
         multivalent: Whether rows hold lists, so that the number of ids differs from row to row; by default False.
+
+    >>> column = fc.categorical_column_with_hash_bucket("job", 100)
+    >>> isinstance(column, fc.CategoricalColumn), column.num_buckets
+    (True, 100)
     """
 
     __slots__ = ()

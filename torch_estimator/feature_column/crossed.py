@@ -59,7 +59,15 @@ class CrossedColumn(CategoricalColumn):
     """Cross of raw string columns and categorical columns. Created by `crossed_column`.
 
     Attributes:
+        keys: Names of raw string columns, and columns.
+        hash_bucket_size: Number of ids.
+        hash_key: Start value of the hash, or None.
+        hash_function: ``"murmur3"`` or ``"farmhash"``.
         list_keys: Raw string columns among the keys whose rows hold lists.
+
+    >>> column = fc.crossed_column(["occupation", "education"], 10_000)
+    >>> column.name, column.num_buckets, [feature.key for feature in column.raw_features]
+    ('education_X_occupation', 10000, ['occupation', 'education'])
     """
 
     keys: tuple[Leaf, ...]
@@ -228,8 +236,14 @@ def crossed_column(
         InvalidValueError: There are fewer than two keys, a key is a column that cannot be crossed, or a size or
             `hash_key` is out of range.
 
-    >>> crossed_column(["occupation", "education"], 10_000).name
-    'education_X_occupation'
+    >>> age = fc.bucketized_column(fc.numeric_column("age"), [30])
+    >>> cross = fc.crossed_column(["job", age], hash_bucket_size=1000)
+    >>> cross.name
+    'age_bucketized_X_job'
+    >>> rows = {"job": np.array(["clerk", "clerk", "farmer"]), "age": np.array([20, 21, 20])}
+    >>> ids = fc.FeatureTransform([cross])(rows)["linear/ids"].ravel()
+    >>> bool(ids[0] == ids[1]), bool(ids[0] == ids[2])
+    (True, False)
     """
     if isinstance(keys, str):
         raise InvalidValueError(f"keys of a crossed column must be a list of at least 2 keys, but got {keys!r}.")

@@ -38,9 +38,12 @@ class EmbeddingColumn(DenseColumn):
         InvalidTypeError: `categorical_column` is not a column.
         InvalidValueError: `categorical_column` is not a categorical column, or another argument is out of range.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, embedding_column
-    >>> embedding_column(categorical_column_with_hash_bucket("occupation", 100), dimension=8).name
-    'occupation_embedding'
+    >>> job = fc.embedding_column(fc.categorical_column_with_hash_bucket("job", 100), dimension=8)
+    >>> transform = fc.FeatureTransform(dnn_columns=[job])
+    >>> features = transform({"job": np.array(["clerk", "farmer", ""])})
+    >>> vectors = fc.InputLayer(transform.dnn)({key: torch.as_tensor(value) for key, value in features.items()})
+    >>> vectors.shape, bool((vectors[2] == 0).all())
+    (torch.Size([3, 8]), True)
     """
 
     dimension: int
@@ -105,6 +108,10 @@ class SharedEmbeddingColumn(EmbeddingColumn):
 
     Attributes:
         collection: Name of the vectors' variable.
+
+    >>> seen, bought = (fc.categorical_column_with_identity(key, 1000) for key in ("seen", "bought"))
+    >>> fc.shared_embeddings([seen, bought], dimension=8)[0].collection
+    'bought_seen_shared_embedding'
     """
 
     collection: str = field(kw_only=True)
@@ -150,10 +157,12 @@ def shared_embeddings(
         InvalidValueError: There are no columns, or they differ in kind or number of ids, or another argument is out of
             range.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_identity
-    >>> seen, bought = (categorical_column_with_identity(key, 1000) for key in ("seen", "bought"))
-    >>> [column.name for column in shared_embeddings([seen, bought], dimension=8)]
-    ['seen_shared_embedding', 'bought_shared_embedding']
+    >>> seen, bought = (fc.categorical_column_with_identity(key, 1000) for key in ("seen", "bought"))
+    >>> transform = fc.FeatureTransform(dnn_columns=fc.shared_embeddings([seen, bought], dimension=8))
+    >>> features = transform({"seen": np.array([3]), "bought": np.array([3])})
+    >>> vectors = fc.InputLayer(transform.dnn)({key: torch.as_tensor(value) for key, value in features.items()})
+    >>> vectors.shape, torch.equal(vectors[:, :8], vectors[:, 8:])
+    (torch.Size([1, 16]), True)
     """
     columns = as_items(categorical_columns, "categorical_columns of shared_embeddings")
     if not columns:

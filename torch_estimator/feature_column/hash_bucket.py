@@ -33,9 +33,10 @@ class HashedCategoricalColumn(KeyColumn):
         InvalidTypeError: `multivalent` is not True or False.
         InvalidValueError: `hash_bucket_size` is below 1, or `dtype` is neither string nor integer.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket
-    >>> categorical_column_with_hash_bucket("occupation", 100).num_buckets
-    100
+    >>> job = fc.categorical_column_with_hash_bucket("job", 100)
+    >>> ids = fc.FeatureTransform([job])({"job": np.array(["clerk", "farmer", "clerk"])})["linear/ids"].ravel()
+    >>> bool(ids[0] == ids[2]), bool((ids < job.num_buckets).all())
+    (True, True)
     """
 
     hash_bucket_size: int

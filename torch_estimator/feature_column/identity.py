@@ -33,9 +33,9 @@ class IdentityCategoricalColumn(KeyColumn):
         InvalidTypeError: `multivalent` is not True or False.
         InvalidValueError: `num_buckets` is not positive, or `default_value` is not an id.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_identity
-    >>> categorical_column_with_identity("rating", num_buckets=6).num_buckets
-    6
+    >>> rating = fc.categorical_column_with_identity("rating", num_buckets=6, default_value=0)
+    >>> fc.FeatureTransform([rating])({"rating": np.array([3, 5, 7])})["linear/ids"].ravel()
+    array([3, 5, 0])
     """
 
     num_buckets: int

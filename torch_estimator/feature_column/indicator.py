@@ -20,9 +20,12 @@ class IndicatorColumn(DenseColumn):
         InvalidTypeError: `categorical_column` is not a column.
         InvalidValueError: `categorical_column` is not a categorical column.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list, indicator_column
-    >>> indicator_column(categorical_column_with_vocabulary_list("gender", ["Female", "Male"])).name
-    'gender_indicator'
+    >>> color = fc.indicator_column(fc.categorical_column_with_vocabulary_list("color", ["red", "green", "blue"]))
+    >>> transform = fc.FeatureTransform(dnn_columns=[color])
+    >>> features = transform({"color": np.array(["green", "pink"])})
+    >>> fc.InputLayer(transform.dnn)({key: torch.as_tensor(value) for key, value in features.items()})
+    tensor([[0., 1., 0.],
+            [0., 0., 0.]])
     """
 
     def __post_init__(self) -> None:

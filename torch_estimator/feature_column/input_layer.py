@@ -35,9 +35,9 @@ class InputLayer(nn.Module):
     Attributes:
         width: Numbers in each row of the output.
 
-    >>> from torch_estimator.feature_column import FeatureTransform, numeric_column
-    >>> transform = FeatureTransform(dnn_columns=[numeric_column("x", shape=2), numeric_column("a")])
-    >>> InputLayer(transform.dnn)({"dnn/numeric": torch.tensor([[1.0, 2.0, 3.0]])})
+    >>> columns = [fc.numeric_column("x", shape=2), fc.numeric_column("a")]
+    >>> layer = fc.InputLayer(fc.FeatureTransform(dnn_columns=columns).dnn)
+    >>> layer({"dnn/numeric": torch.tensor([[1.0, 2.0, 3.0]])})
     tensor([[1., 2., 3.]])
     """
 
@@ -50,7 +50,11 @@ class InputLayer(nn.Module):
         self._sizes = {source: [width for other, width in self._runs if other == source] for source, _ in self._runs}
 
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the input of a network, float32 ``[N, width]``."""
+        """Return the input of a network, float32 ``[N, width]``.
+
+        Args:
+            features: Ids and numbers that the `FeatureTransform` returns, as tensors; lists as arrays ``[N, L]``.
+        """
         whole: dict[str, torch.Tensor] = {}
         if self.layout.numeric:
             whole[DNN_NUMERIC] = features[DNN_NUMERIC]

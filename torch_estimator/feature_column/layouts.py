@@ -105,6 +105,11 @@ class LinearLayout:
         rows: Rows of that table; also the id of a missing value.
         slots: Ids in each row of ``"linear/ids"``.
         numeric_width: Numbers in each row of ``"linear/numeric"``.
+
+    >>> colors = fc.categorical_column_with_vocabulary_list("color", ["red", "green"])
+    >>> layout = fc.FeatureTransform([colors, fc.numeric_column("x", shape=2)]).linear
+    >>> layout.rows, layout.slots, layout.numeric_width, layout.num_columns
+    (2, 1, 2, 2)
     """
 
     categorical: tuple[PlacedIds, ...]
@@ -189,6 +194,10 @@ class InputLayout:
         tables: Embedding columns by dimension.
         parts: All columns in the order of the output, bytewise by name.
         width: Numbers in each row of the output.
+
+    >>> layout = fc.FeatureTransform(dnn_columns=[fc.numeric_column("x", shape=2), fc.numeric_column("a")]).dnn
+    >>> layout.width, layout.num_columns, [part.name for part in layout.parts]
+    (3, 2, ['a', 'x'])
     """
 
     numeric: tuple[PlacedNumbers, ...]

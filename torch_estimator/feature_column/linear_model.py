@@ -30,10 +30,12 @@ class LinearModel(nn.Module):
         units: Number of outputs.
         sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``, as in `embedding_column`.
 
-    >>> from torch_estimator.feature_column import FeatureTransform, numeric_column
-    >>> transform = FeatureTransform(linear_columns=[numeric_column("x")])
-    >>> sorted(name for name, _ in LinearModel(transform.linear, units=1).named_parameters())
+    >>> transform = fc.FeatureTransform(linear_columns=[fc.numeric_column("x")])
+    >>> model = fc.LinearModel(transform.linear, units=1)
+    >>> sorted(name for name, _ in model.named_parameters())
     ['bias_weights', 'x.weights']
+    >>> model({"linear/numeric": torch.tensor([[1.0], [2.0]])}).shape
+    torch.Size([2, 1])
     """
 
     def __init__(self, layout: LinearLayout, units: int, sparse_combiner: Combiner = "sum") -> None:
@@ -48,7 +50,11 @@ class LinearModel(nn.Module):
         self.bias_weights = nn.Parameter(torch.zeros(units))
 
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return logits, float32 ``[N, units]``."""
+        """Return logits, float32 ``[N, units]``.
+
+        Args:
+            features: Ids and numbers that the `FeatureTransform` returns, as tensors; lists as arrays ``[N, L]``.
+        """
         logits: torch.Tensor = self.bias_weights
         if self._table is not None:
             for part in self._categorical(self._table, features):

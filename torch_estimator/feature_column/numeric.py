@@ -28,7 +28,18 @@ from torch_estimator.feature_column.raw_feature import RawFeature
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumericColumn(NumberColumn):
-    """Column of numbers. Created by `numeric_column`."""
+    """Column of numbers. Created by `numeric_column`.
+
+    Attributes:
+        key: Name of the raw column.
+        shape: Shape of one row's value.
+        default_value: Numbers that replace a missing value, flattened, or None.
+        dtype: Type as which the raw column is parsed.
+        normalizer_fn: Function that is applied to the numbers, or None.
+
+    >>> fc.numeric_column("x", shape=3, default_value=0.0).default_value
+    (0.0, 0.0, 0.0)
+    """
 
     key: str
     shape: tuple[int, ...] = (1,)
@@ -100,8 +111,10 @@ def numeric_column(
         InvalidValueError: A size of the shape is not positive, the dtype is not numeric, or the default has another
             shape.
 
-    >>> numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name
-    'age'
+    >>> age = fc.numeric_column("age", normalizer_fn=lambda age: (age - 40) / 10)
+    >>> fc.FeatureTransform([age])({"age": np.array([20, 45])})["linear/numeric"]
+    array([[-2. ],
+           [ 0.5]], dtype=float32)
     """
     check_key(key)
     whole = isinstance(shape, int | np.integer)

@@ -38,14 +38,15 @@ class RawFeature:
     Attributes:
         key: Name of the raw column.
         dtype: ``"string"``, ``"float32"`` or ``"int64"``.
-        shape: Shape of one row's value: ``(1,)`` for one value per row, `LISTS` for lists of any length.
+        shape: Shape of one row's value: ``(1,)`` for one value per row, ``(-1,)`` for lists of any length.
         default: Numbers that replace a missing value, flattened to the size of `shape`; None if a value is required.
-        missing: Integer that marks a missing value. It is `MISSING_INTEGER` for integers that only categorical
-            columns read, also in lists, and None for strings (of which ``''`` is a missing value) and for numbers that
-            must not be missing.
+        missing: Integer that marks a missing value. It is -1 for integers that only categorical columns read, also in
+            lists, and None for strings (of which ``''`` is a missing value) and for numbers that must not be missing.
 
-    >>> RawFeature(key="tags", dtype="string", shape=LISTS).multivalent
-    True
+    >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
+    >>> [feature] = tags.raw_features
+    >>> feature.key, feature.dtype, feature.shape, feature.multivalent
+    ('tags', 'string', (-1,), True)
     """
 
     key: str
@@ -109,16 +110,15 @@ def schema(columns: Any) -> pa.Schema:
     columns read an integer, the metadata holds -1, which marks a missing integer, under ``missing``.
 
     Args:
-        columns: Feature columns (those of both halves of a model together), a `FeatureTransform`, or `RawFeature`s.
+        columns: Feature columns (those of both halves of a model together), a `FeatureTransform`, or raw features.
 
     Raises:
         InvalidTypeError: An item is not a feature column.
         InvalidValueError: Two columns read a key as different types.
 
-    >>> from torch_estimator import feature_column as fc
-    >>> age = fc.numeric_column("age", default_value=30)
+    >>> age = fc.bucketized_column(fc.numeric_column("age", default_value=30), [18, 65])
     >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
-    >>> print(schema([fc.bucketized_column(age, [18, 65]), tags]).to_string(show_field_metadata=False))
+    >>> print(fc.schema([age, tags]).to_string(show_field_metadata=False))
     age: float
     tags: list<item: string>
       child 0, item: string

@@ -89,9 +89,11 @@ class Table(nn.Module):
             `weight`, and appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
 
-    >>> table = Table([Piece(name="color/weights", rows=3), Piece(name="size/weights", rows=2)], dim=4)
-    >>> table(torch.tensor([[0, 3], [2, 5]])).shape
-    torch.Size([2, 2, 4])
+    >>> job = fc.embedding_column(fc.categorical_column_with_hash_bucket("job", 10), dimension=4)
+    >>> layer = fc.InputLayer(fc.FeatureTransform(dnn_columns=[job]).dnn)
+    >>> [table] = [module for module in layer.modules() if isinstance(module, fc.Table)]
+    >>> table.weight.shape, table(torch.tensor([[3], [10]])).shape
+    (torch.Size([11, 4]), torch.Size([2, 1, 4]))
     """
 
     recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
@@ -121,7 +123,11 @@ class Table(nn.Module):
                 left_at_zero[self] = draw
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Look up int64 ids ``[...]`` and return their rows, float32 ``[..., dim]``. The id `rows` gives zeros."""
+        """Look up int64 ids ``[...]`` and return their rows, float32 ``[..., dim]``. The id `rows` gives zeros.
+
+        Args:
+            ids: Rows to look up, int64 ``[...]``; the id `rows` stands for a missing value.
+        """
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
             return self._gathered(ids)
         if self.recorder is None:

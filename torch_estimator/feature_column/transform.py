@@ -65,10 +65,13 @@ class FeatureTransform:
         InvalidValueError: A column is of the wrong kind, two columns have one name, or two read a key as different
             types.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list
-    >>> transform = FeatureTransform([categorical_column_with_vocabulary_list("gender", ["Female", "Male"])])
-    >>> transform({"gender": pa.array(["Male", "Female", "", "other"])})["linear/ids"].ravel()
-    array([1, 0, 2, 2])
+    >>> gender = fc.categorical_column_with_vocabulary_list("gender", ["Female", "Male"])
+    >>> transform = fc.FeatureTransform([gender], dnn_columns=[fc.indicator_column(gender), fc.numeric_column("age")])
+    >>> features = transform({"gender": np.array(["Male", "Female", ""]), "age": np.array([31, 52, 24])})
+    >>> features["linear/ids"].ravel()
+    array([1, 0, 2])
+    >>> sorted(features)
+    ['dnn/indicator_ids', 'dnn/numeric', 'linear/ids']
     """
 
     def __init__(self, linear_columns: Iterable[Any] = (), dnn_columns: Iterable[Any] = ()) -> None:
@@ -92,11 +95,19 @@ class FeatureTransform:
     def __call__(self, columns: Mapping[str, RawColumn]) -> Features:
         """Return the ids and numbers that a model takes for some rows of raw columns.
 
+        Args:
+            columns: Raw columns by name, rows first: numpy arrays, Arrow arrays of strings, and Arrow arrays of
+                lists.
+
         Raises:
             InvalidTypeError: A raw column is not an array.
             InvalidValueError: A raw column is missing, has another number of rows than the others, or another type or
                 shape than the feature columns need.
             RowError: One value is of another type.
+
+        >>> fc.FeatureTransform([fc.numeric_column("x")])({"x": np.array([1.0, 2.0])})
+        {'linear/numeric': array([[1.],
+               [2.]], dtype=float32)}
         """
         chunk = Chunk(columns, self._rows(columns))
         features: Features = {}
@@ -115,6 +126,16 @@ class FeatureTransform:
 
         L is the length of the longest row, rounded up to a power of two. Missing ids are as in `__call__`, missing
         weights are 0.
+
+        Args:
+            features: What calling the transform returned.
+
+        >>> import pyarrow as pa
+        >>> tags = fc.categorical_column_with_vocabulary_list("tags", ["new", "hot"], multivalent=True)
+        >>> transform = fc.FeatureTransform([tags])
+        >>> transform.padded(transform({"tags": pa.array([["hot", "new"], ["new"]])}))["linear/ids/tags"]
+        array([[1, 0],
+               [0, 2]])
         """
         if not self.bags:
             return features

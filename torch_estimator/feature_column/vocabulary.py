@@ -33,6 +33,17 @@ class VocabularyListCategoricalColumn(KeyColumn):
     """Categorical column in which the id of a value is its position in a list of known values.
 
     It is made by `categorical_column_with_vocabulary_list` or `categorical_column_with_vocabulary_file`.
+
+    Attributes:
+        vocabulary_list: The values, in the order of their ids.
+        dtype: ``"string"`` or ``"int64"``.
+        default_value: Id of a value that is not in the list; -1 for no id.
+        num_oov_buckets: Number of ids for values that are not in the list.
+        hash_function: Function that spreads these values over their ids.
+        multivalent: Whether rows hold lists of values.
+
+    >>> fc.categorical_column_with_vocabulary_list("size", [36, 38, 40], num_oov_buckets=2).num_buckets
+    5
     """
 
     vocabulary_list: tuple[str, ...] | tuple[int, ...]
@@ -148,8 +159,9 @@ def categorical_column_with_vocabulary_list(
         InvalidValueError: The list is empty, repeats a value or holds floats; or `dtype` is not that of the list; or an
             id or a count is out of range.
 
-    >>> categorical_column_with_vocabulary_list("gender", ["Female", "Male"]).num_buckets
-    2
+    >>> color = fc.categorical_column_with_vocabulary_list("color", ["red", "green"], num_oov_buckets=1)
+    >>> fc.FeatureTransform([color])({"color": np.array(["green", "red", "pink"])})["linear/ids"].ravel()
+    array([1, 0, 2])
     """
     values, kind = _vocabulary(key, vocabulary_list)
     column = VocabularyListCategoricalColumn(
@@ -198,9 +210,11 @@ def categorical_column_with_vocabulary_file(
         InvalidValueError: The file cannot be read, is shorter than `vocabulary_size`, or has an empty, repeated or
             unreadable line; or an argument is out of range.
 
-    >>> files.write_file("memory://vocabularies/genders.txt", [b"Female\\nMale\\n"])
-    >>> categorical_column_with_vocabulary_file("gender", "memory://vocabularies/genders.txt").num_buckets
-    2
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "colors.txt")
+    >>> _ = path.write_text("red\\ngreen\\n")
+    >>> fc.categorical_column_with_vocabulary_file("color", path).vocabulary_list
+    ('red', 'green')
     """
     check_key(key)
     kind = value_dtype_name(dtype)

@@ -44,10 +44,13 @@ class WeightedCategoricalColumn(CategoricalColumn):
         InvalidValueError: `categorical_column` has weights already, is a cross of lists or is not categorical; or the
             dtype is not numeric.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, weighted_categorical_column
-    >>> words = categorical_column_with_hash_bucket("words", 1000, multivalent=True)
-    >>> weighted_categorical_column(words, "frequencies").name
-    'words_weighted_by_frequencies'
+    >>> words = fc.categorical_column_with_vocabulary_list("words", ["good", "bad"])
+    >>> column = fc.indicator_column(fc.weighted_categorical_column(words, "counts"))
+    >>> transform = fc.FeatureTransform(dnn_columns=[column])
+    >>> features = transform.padded(transform({"words": np.array(["bad", "good"]), "counts": np.array([0.5, 2.0])}))
+    >>> fc.InputLayer(transform.dnn)({key: torch.as_tensor(value) for key, value in features.items()})
+    tensor([[0.0000, 0.5000],
+            [2.0000, 0.0000]])
     """
 
     categorical_column: CategoricalColumn

@@ -35,10 +35,9 @@ class Head(ABC):
         loss_fn: Function of the user that replaces the head's loss, or None.
 
     >>> from dataclasses import dataclass
-    >>> import torch
     >>> from torch_estimator.heads.labels import numeric_labels
     >>> @dataclass(frozen=True)
-    ... class HuberHead(Head):
+    ... class HuberHead(te.heads.Head):
     ...     weight_column: str | None = None
     ...     logits_dimension = 1
     ...     prediction_keys = ("predictions",)
@@ -128,7 +127,13 @@ class Head(ABC):
 
     @abstractmethod
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Return one loss per example and output, [N, D], before weights are applied; see `loss`."""
+        """Return one loss per example and output, [N, D], before weights are applied; see `loss`.
+
+        Args:
+            logits: Logits of the model, float32 [N, logits dimension].
+            labels: Labels as `prepare_labels` returns them.
+            features: Features of the batch, for a ``loss_fn`` that takes them.
+        """
 
     def loss(
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
@@ -151,16 +156,33 @@ class Head(ABC):
         """Return the training loss of each of several equally long, concatenated batches, float64 [batches].
 
         The head's `rows_are_independent` must be true.
+
+        Args:
+            logits: Logits of all batches, float32 [batches * N, logits dimension].
+            labels: Labels of all batches.
+            weights: Weights of the examples, [batches * N] or [batches * N, 1], or None for ones.
+            batches: Number of batches.
         """
         reduction = LossReduction.of(self.loss_reduction)
         return reduction.reduce_batches(self.unweighted_loss(logits, labels), weights, batches=batches)
 
     @abstractmethod
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
-        """Return the numeric predictions of a batch of logits [N, logits dimension]."""
+        """Return the numeric predictions of a batch of logits [N, logits dimension].
+
+        Args:
+            logits: Logits of the model, float32 [N, logits dimension].
+
+        Returns:
+            Tensors [N, ...] by key.
+        """
 
     def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Add predictions that are not numeric, such as names of classes, to the predictions of a batch."""
+        """Add predictions that are not numeric, such as names of classes, to the predictions of a batch.
+
+        Args:
+            predictions: Arrays [N, ...] by key, as `predictions` returns them.
+        """
         return predictions
 
     def metrics(self) -> Metrics:

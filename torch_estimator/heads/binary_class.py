@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 class BinaryClassHead(ClassificationHead):
     """Head for two classes: sigmoid cross entropy over one logit per example.
 
+    Labels are ``[N]`` or ``[N, 1]``: 0 and 1, numbers between them, or strings of ``label_vocabulary``. Predictions are
+    ``logits`` and ``logistic`` (the probability of the second class), float32 ``[N, 1]``; ``probabilities``, float32
+    ``[N, 2]``; ``class_ids``, int64 ``[N, 1]``, and their names ``classes``; and ``all_class_ids`` and ``all_classes``
+    ``[N, 2]``.
+
+    The metrics are ``average_loss``, ``accuracy``, ``precision``, ``recall``, ``auc``, ``auc_precision_recall``,
+    ``accuracy_baseline``, ``prediction/mean`` and ``label/mean``.
+
     Args:
         weight_column: Feature that holds the examples' weights.
         thresholds: Probabilities between 0 and 1 at which accuracy, precision and recall are reported as well.
@@ -52,11 +60,15 @@ class BinaryClassHead(ClassificationHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> head = BinaryClassHead(label_vocabulary=["<=50K", ">50K"])
+    >>> head = te.BinaryClassHead(label_vocabulary=["<=50K", ">50K"])
     >>> head.prepare_labels(np.array([">50K", "<=50K"], dtype=object)).tolist()
     [[1.0], [0.0]]
-    >>> head.predictions(torch.tensor([[0.0]]))["probabilities"].tolist()
-    [[0.5, 0.5]]
+    >>> logits, labels = torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [0.0]])
+    >>> head.loss(logits, labels)
+    tensor(0.4100)
+    >>> head.predictions(logits)["probabilities"]
+    tensor([[0.1192, 0.8808],
+            [0.5000, 0.5000]])
     """
 
     weight_column: str | None = None

@@ -22,6 +22,12 @@ class ClassificationHead(Head):
     Attributes:
         n_classes: Number of classes, checked by the subclass.
         label_vocabulary: Strings of the classes in the order of their ids; None if labels are ids.
+
+    >>> head = te.MultiClassHead(3, label_vocabulary=["cat", "dog", "fox"])
+    >>> isinstance(head, te.heads.ClassificationHead), head.class_names
+    (True, ['cat', 'dog', 'fox'])
+    >>> head.decode({"class_ids": np.array([[2], [0]])})["classes"].tolist()
+    [['fox'], ['cat']]
     """
 
     n_classes: int

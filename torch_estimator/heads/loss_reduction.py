@@ -21,7 +21,7 @@ class LossReduction(Enum):
     * ``MEAN``: Σ w·l / Σ w.
     * ``SUM_OVER_NONZERO_WEIGHTS``: Σ w·l divided by the number of weights that are not zero.
 
-    >>> LossReduction.MEAN.reduce(torch.tensor([[1.0], [4.0]]), weights=torch.tensor([2.0, 1.0]))
+    >>> te.LossReduction.MEAN.reduce(torch.tensor([[1.0], [4.0]]), weights=torch.tensor([2.0, 1.0]))
     tensor(2.)
     """
 
@@ -44,7 +44,7 @@ class LossReduction(Enum):
             InvalidValueError: There is no such reduction. ``"none"`` is not allowed, since training needs a scalar
                 loss.
 
-        >>> LossReduction.of("weighted_mean")
+        >>> te.LossReduction.of("weighted_mean")
         <LossReduction.MEAN: 'mean'>
         """
         if isinstance(value, cls):
@@ -66,6 +66,13 @@ class LossReduction(Enum):
         Args:
             losses: One loss per example and output, [N, D].
             weights: Weights [N], [N, 1] or [N, D], or None for ones.
+
+        Raises:
+            InvalidValueError: The shape of the weights does not fit the losses.
+
+        >>> losses, weights = torch.tensor([[1.0], [4.0]]), torch.tensor([2.0, 0.0])
+        >>> [reduction.reduce(losses, weights).item() for reduction in te.LossReduction]
+        [2.0, 1.0, 1.0, 2.0]
         """
         if weights is None:
             total = losses.sum()
@@ -89,6 +96,10 @@ class LossReduction(Enum):
             losses: One loss per example and output, [batches * N, D].
             weights: Weights [batches * N], [batches * N, 1] or [batches * N, D], or None for ones.
             batches: Number of batches.
+
+        >>> losses = torch.tensor([[1.0], [4.0], [2.0], [2.0]])
+        >>> te.LossReduction.SUM.reduce_batches(losses, batches=2)
+        tensor([5., 4.], dtype=torch.float64)
         """
         aligned = torch.ones(()) if weights is None else align_weights(weights, losses).double()
         expanded = aligned.to(losses.device).expand_as(losses).reshape(batches, -1)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 class MultiClassHead(ClassificationHead):
     """Head for more than two classes: softmax cross entropy over one logit per class.
 
+    Labels are ``[N]`` or ``[N, 1]``: class ids, or strings of ``label_vocabulary``. Predictions are ``logits`` and
+    ``probabilities``, float32 ``[N, n_classes]``; ``class_ids``, int64 ``[N, 1]``, and their names ``classes``; and
+    ``all_class_ids`` and ``all_classes`` ``[N, n_classes]``. The metrics are ``average_loss`` and ``accuracy``.
+
     Args:
         n_classes: Number of classes, more than 2.
         weight_column: Feature that holds the examples' weights.
@@ -40,9 +44,11 @@ class MultiClassHead(ClassificationHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> head = MultiClassHead(3, label_vocabulary=["cat", "dog", "fox"])
+    >>> head = te.MultiClassHead(3, label_vocabulary=["cat", "dog", "fox"])
     >>> head.prepare_labels(np.array(["fox", "cat"], dtype=object)).tolist()
     [[2], [0]]
+    >>> head.predictions(torch.tensor([[0.0, 2.0, 1.0]]))["class_ids"]
+    tensor([[1]])
     """
 
     n_classes: int

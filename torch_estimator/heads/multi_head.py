@@ -39,10 +39,14 @@ class MultiHead(Head):
         InvalidValueError: There is no head, one lacks a name, two share one, or `head_weights` has another length.
         InvalidTypeError: `heads` holds something other than a head, or a weight is not a number.
 
-    >>> from torch_estimator.heads import BinaryClassHead, RegressionHead
-    >>> head = MultiHead([BinaryClassHead(name="buys"), RegressionHead(name="pays")], head_weights=[1.0, 0.5])
-    >>> list(head.predictions(torch.zeros(2, 2)))[-1]
-    ('pays', 'predictions')
+    >>> head = te.MultiHead([te.BinaryClassHead(name="buys"), te.RegressionHead(name="pays")], head_weights=[1.0, 0.5])
+    >>> labels = head.prepare_labels({"buys": np.array([0, 1]), "pays": np.array([0.0, 9.5])})
+    >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.5]])
+    >>> head.loss(logits, {name: torch.tensor(label) for name, label in labels.items()})
+    tensor(0.6931)
+    >>> head.predictions(logits)["pays", "predictions"]
+    tensor([[0.0000],
+            [9.5000]])
     """
 
     heads: Sequence[Head]

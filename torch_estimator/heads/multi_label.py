@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 class MultiLabelHead(ClassificationHead):
     """Head for examples with any number of classes: a sigmoid cross entropy for each class, averaged over classes.
 
+    Labels are lists of class ids or of strings of ``label_vocabulary``; arrays of them, padded with -1 or ``''``; or
+    multi-hot, ``[N, n_classes]``. Predictions are ``logits`` and ``probabilities``, float32 ``[N, n_classes]``, and
+    ``classes``, the names of all classes. The metrics are ``average_loss``, ``auc`` and ``auc_precision_recall``.
+
     Args:
         n_classes: Number of classes, more than 1.
         weight_column: Feature that holds the examples' weights.
@@ -55,9 +59,11 @@ class MultiLabelHead(ClassificationHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> head = MultiLabelHead(3, label_vocabulary=["cat", "dog", "fox"])
+    >>> head = te.MultiLabelHead(3, label_vocabulary=["cat", "dog", "fox"])
     >>> head.prepare_labels(np.array([["fox", "cat"], ["dog", ""]])).tolist()
     [[1, 0, 1], [0, 1, 0]]
+    >>> head.predictions(torch.zeros(1, 3))["probabilities"]
+    tensor([[0.5000, 0.5000, 0.5000]])
     """
 
     n_classes: int

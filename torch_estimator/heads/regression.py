@@ -30,6 +30,10 @@ _LINKS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((torch.exp, "Exp")
 class RegressionHead(Head):
     """Head for regression: squared error over one logit per target.
 
+    Labels are numbers, ``[N]`` or ``[N, label_dimension]``. The prediction is ``predictions``, float32 ``[N,
+    label_dimension]``, and ``logits`` as well if there is an ``inverse_link_fn``. The metrics are ``average_loss``,
+    ``prediction/mean`` and ``label/mean``.
+
     Args:
         label_dimension: Number of targets per example.
         weight_column: Feature that holds the examples' weights.
@@ -45,8 +49,10 @@ class RegressionHead(Head):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> RegressionHead().prepare_labels(np.array([1, 2])).tolist()
-    [[1.0], [2.0]]
+    >>> head = te.RegressionHead(label_dimension=2)
+    >>> logits, labels = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 5.0]])
+    >>> head.unweighted_loss(logits, labels), head.loss(logits, labels)
+    (tensor([[0., 9.]]), tensor(4.5000))
     """
 
     label_dimension: int = 1
@@ -135,6 +141,9 @@ class RegressionHead(Head):
 class PoissonRegressionHead(RegressionHead):
     """Head for counts: negative log likelihood of a Poisson distribution. The logit is the logarithm of the mean.
 
+    Labels are numbers of at least 0, ``[N]`` or ``[N, label_dimension]``. The loss of a logit z and a label y is
+    ``exp(z) - z * y``. The metrics are those of `RegressionHead`.
+
     The predictions are ``predictions``, which are the means, and ``logits``.
 
     Args:
@@ -149,8 +158,14 @@ class PoissonRegressionHead(RegressionHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> PoissonRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
-    [[1.0]]
+    >>> head = te.PoissonRegressionHead(compute_full_loss=False)
+    >>> logits = torch.tensor([[0.0], [2.0]])
+    >>> head.predictions(logits)["predictions"]
+    tensor([[1.0000],
+            [7.3891]])
+    >>> head.unweighted_loss(logits, labels=torch.tensor([[1.0], [7.0]]))
+    tensor([[ 1.0000],
+            [-6.6109]])
     """
 
     compute_full_loss: bool = True
@@ -185,6 +200,8 @@ class PoissonRegressionHead(RegressionHead):
 class LogisticRegressionHead(RegressionHead):
     """Head for labels from 0 to 1, such as click rates: sigmoid cross entropy over one logit per example.
 
+    Labels are numbers, ``[N]`` or ``[N, 1]``. The metrics are those of `RegressionHead`.
+
     The predictions are ``predictions``, which are the probabilities, and ``logits``.
 
     Args:
@@ -196,8 +213,14 @@ class LogisticRegressionHead(RegressionHead):
         InvalidValueError: An argument is out of range.
         InvalidTypeError: An argument is of the wrong type.
 
-    >>> LogisticRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
-    [[0.5]]
+    >>> head = te.LogisticRegressionHead()
+    >>> head.predictions(torch.tensor([[0.0], [2.0]]))["predictions"]
+    tensor([[0.5000],
+            [0.8808]])
+    >>> head.prepare_labels([0.25, 1.5])
+    Traceback (most recent call last):
+        ...
+    torch_estimator.errors.RowError: row 1 of the batch: label 1.5 is out of range; expected a number from 0 to 1
     """
 
     def __init__(

@@ -24,6 +24,9 @@ class Signature:
     Attributes:
         method: Last part of TensorFlow Serving's method name ``tensorflow/serving/<method>``.
         outputs: Name of each output -> key of the prediction that it returns.
+
+    >>> te.RegressionHead().signatures()["regression"]
+    Signature(method='regress', outputs={'outputs': 'predictions'})
     """
 
     method: Method
@@ -65,12 +68,15 @@ def signatures_of(keys: tuple[str, ...], **signatures: Signature) -> dict[str, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Tensor of an ONNX graph that holds a prediction or the logits, of shape [N, *row_shape].
+    """Tensor of an ONNX graph that holds a prediction or the logits, of shape ``[N, *row_shape]``.
 
     Attributes:
         tensor: Name of the tensor in the graph.
         dtype: TensorFlow's name of its type: ``"DT_FLOAT"``, ``"DT_INT64"``, ``"DT_STRING"`` and so on.
         row_shape: Shape of one row.
+
+    >>> te.heads.Prediction(tensor="probabilities", dtype="DT_FLOAT", row_shape=(3,)).row_shape
+    (3,)
     """
 
     tensor: str
@@ -79,7 +85,16 @@ class Prediction:
 
 
 class Graph(Protocol):
-    """ONNX graph under construction, to which `Head.lower` adds the predictions. Tensors are identified by name."""
+    """ONNX graph under construction, to which `Head.lower` adds the predictions. Tensors are identified by name.
+
+    >>> class DoublingHead(te.RegressionHead):
+    ...     def predictions(self, logits):
+    ...         return {"predictions": 2 * logits}
+    ...
+    ...     def lower(self, graph, logits):
+    ...         doubled = graph.op("Mul", logits.tensor, graph.constant(2.0, np.float32))
+    ...         return {"predictions": te.heads.Prediction(tensor=doubled, dtype="DT_FLOAT", row_shape=(1,))}
+    """
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output to the graph.

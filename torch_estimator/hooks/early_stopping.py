@@ -45,8 +45,11 @@ def make_early_stopping_hook(
         InvalidTypeError: ``estimator`` is not an Estimator, or ``should_stop_fn`` is not callable.
         InvalidValueError: None or both of ``run_every_secs`` and ``run_every_steps`` are given.
 
-    >>> import torch_estimator as te
-    >>> hook = te.make_early_stopping_hook(te.BaselineRegressor(), lambda: False, run_every_steps=100)
+    >>> import time
+    >>> end = time.monotonic() + 3600
+    >>> estimator = te.BaselineRegressor("memory://make_early_stopping_hook")
+    >>> hook = te.make_early_stopping_hook(estimator, lambda: time.monotonic() > end, run_every_steps=100)
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, hooks=[hook])
     """
     check_estimator(estimator)
     if not callable(should_stop_fn):
@@ -78,8 +81,17 @@ def stop_if_higher_hook(
     Raises:
         InvalidValueError: An argument is out of range. During training: there are evaluations, but none has the metric.
 
-    >>> import torch_estimator as te
-    >>> hook = te.stop_if_higher_hook(te.BaselineClassifier(), "accuracy", 0.9, run_every_steps=100)
+    >>> config = te.RunConfig("memory://stop_if_higher_hook", save_checkpoints_steps=10)
+    >>> estimator = te.BaselineRegressor(config=config, optimizer=te.optim.SGD(lr=0.25))
+    >>> hook = te.stop_if_higher_hook(estimator, "prediction/mean", 1.9, run_every_steps=10)
+    >>> data = {"x": [1.0]}, [2.0]
+    >>> metrics, _ = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=1000, hooks=[hook]),
+    ...     te.EvalSpec(lambda: data, throttle_secs=0),
+    ... )
+    >>> metrics["global_step"] < 1000
+    True
     """
     rule = Threshold(Metric(metric_name, higher_is_better=True, min_steps=min_steps), threshold)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
@@ -98,8 +110,31 @@ def stop_if_lower_hook(
 
     The arguments are those of `stop_if_higher_hook`.
 
-    >>> import torch_estimator as te
-    >>> hook = te.stop_if_lower_hook(te.BaselineClassifier(), "loss", 0.1, run_every_steps=100)
+    Args:
+        estimator: The Estimator that is trained.
+        metric_name: Name of a metric of the evaluations, for instance ``"loss"``.
+        threshold: Threshold of the metric. A value equal to it does not end training.
+        eval_dir: Directory of the evaluations' event files; None for ``estimator.eval_dir()``. For an `EvalSpec`
+            with a name it is ``estimator.eval_dir(name)``.
+        min_steps: Evaluations before this global step are ignored.
+        run_every_secs: Seconds between checks; see `make_early_stopping_hook`.
+        run_every_steps: Steps between checks; see `make_early_stopping_hook`.
+
+    Raises:
+        InvalidValueError: An argument is out of range. During training: there are evaluations, but none has the
+            metric.
+
+    >>> config = te.RunConfig("memory://stop_if_lower_hook", save_checkpoints_steps=10)
+    >>> estimator = te.BaselineRegressor(config=config, optimizer=te.optim.SGD(lr=0.25))
+    >>> hook = te.stop_if_lower_hook(estimator, "loss", 0.1, run_every_steps=10)
+    >>> data = {"x": [1.0]}, [2.0]
+    >>> metrics, _ = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=1000, hooks=[hook]),
+    ...     te.EvalSpec(lambda: data, throttle_secs=0),
+    ... )
+    >>> metrics["global_step"] < 1000
+    True
     """
     rule = Threshold(Metric(metric_name, higher_is_better=False, min_steps=min_steps), threshold)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
@@ -118,8 +153,31 @@ def stop_if_no_increase_hook(
 
     The number of steps is ``max_steps_without_increase``; the other arguments are those of `stop_if_higher_hook`.
 
-    >>> import torch_estimator as te
-    >>> hook = te.stop_if_no_increase_hook(te.BaselineClassifier(), "accuracy", 1000, run_every_steps=100)
+    Args:
+        estimator: The Estimator that is trained.
+        metric_name: Name of a metric of the evaluations, for instance ``"loss"``.
+        max_steps_without_increase: Number of steps without a higher value after which training ends.
+        eval_dir: Directory of the evaluations' event files; None for ``estimator.eval_dir()``. For an `EvalSpec`
+            with a name it is ``estimator.eval_dir(name)``.
+        min_steps: Evaluations before this global step are ignored.
+        run_every_secs: Seconds between checks; see `make_early_stopping_hook`.
+        run_every_steps: Steps between checks; see `make_early_stopping_hook`.
+
+    Raises:
+        InvalidValueError: An argument is out of range. During training: there are evaluations, but none has the
+            metric.
+
+    >>> config = te.RunConfig("memory://stop_if_no_increase_hook", save_checkpoints_steps=10)
+    >>> estimator = te.BaselineRegressor(config=config, optimizer=te.optim.SGD(lr=0.25))
+    >>> hook = te.stop_if_no_increase_hook(estimator, "prediction/mean", 30, run_every_steps=10)
+    >>> data = {"x": [1.0]}, [2.0]
+    >>> metrics, _ = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=1000, hooks=[hook]),
+    ...     te.EvalSpec(lambda: data, throttle_secs=0),
+    ... )
+    >>> metrics["global_step"] < 1000
+    True
     """
     rule = NoImprovement(Metric(metric_name, higher_is_better=True, min_steps=min_steps), max_steps_without_increase)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
@@ -138,8 +196,31 @@ def stop_if_no_decrease_hook(
 
     The number of steps is ``max_steps_without_decrease``; the other arguments are those of `stop_if_higher_hook`.
 
-    >>> import torch_estimator as te
-    >>> hook = te.stop_if_no_decrease_hook(te.BaselineClassifier(), "loss", 1000, run_every_steps=100)
+    Args:
+        estimator: The Estimator that is trained.
+        metric_name: Name of a metric of the evaluations, for instance ``"loss"``.
+        max_steps_without_decrease: Number of steps without a lower value after which training ends.
+        eval_dir: Directory of the evaluations' event files; None for ``estimator.eval_dir()``. For an `EvalSpec`
+            with a name it is ``estimator.eval_dir(name)``.
+        min_steps: Evaluations before this global step are ignored.
+        run_every_secs: Seconds between checks; see `make_early_stopping_hook`.
+        run_every_steps: Steps between checks; see `make_early_stopping_hook`.
+
+    Raises:
+        InvalidValueError: An argument is out of range. During training: there are evaluations, but none has the
+            metric.
+
+    >>> config = te.RunConfig("memory://stop_if_no_decrease_hook", save_checkpoints_steps=10)
+    >>> estimator = te.BaselineRegressor(config=config, optimizer=te.optim.SGD(lr=0.25))
+    >>> hook = te.stop_if_no_decrease_hook(estimator, "loss", 30, run_every_steps=10)
+    >>> data = {"x": [1.0]}, [2.0]
+    >>> metrics, _ = te.train_and_evaluate(
+    ...     estimator,
+    ...     te.TrainSpec(lambda: data, max_steps=1000, hooks=[hook]),
+    ...     te.EvalSpec(lambda: data, throttle_secs=0),
+    ... )
+    >>> metrics["global_step"] < 1000
+    True
     """
     rule = NoImprovement(Metric(metric_name, higher_is_better=False, min_steps=min_steps), max_steps_without_decrease)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
@@ -151,8 +232,11 @@ def read_eval_metrics(eval_dir: str) -> Results:
     Args:
         eval_dir: Path or URL of the directory with the event files.
 
-    >>> read_eval_metrics("memory://no_evaluations_yet")
-    {}
+    >>> estimator = te.BaselineRegressor("memory://read_eval_metrics")
+    >>> data = {"x": [1.0]}, [2.0]
+    >>> metrics = estimator.train(lambda: data, steps=3).evaluate(lambda: data)
+    >>> te.read_eval_metrics(estimator.eval_dir())[3]["label/mean"]
+    2.0
     """
     return EvaluationReader(eval_dir).results()
 

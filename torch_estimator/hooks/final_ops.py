@@ -21,7 +21,11 @@ class FinalOpsHook(Hook):
     Raises:
         InvalidTypeError: The argument is something else.
 
-    >>> hook = FinalOpsHook({"step": lambda context: context.global_step})
+    >>> hook = te.FinalOpsHook({"step": lambda context: context.global_step})
+    >>> estimator = te.BaselineRegressor("memory://FinalOpsHook")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=3, hooks=[hook])
+    >>> hook.final_ops_values
+    {'step': 3}
     """
 
     every_n_steps = None

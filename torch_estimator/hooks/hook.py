@@ -35,10 +35,16 @@ class Hook:
             ``train_and_evaluate``, evaluated. A change of the hook's state in it is part of the next checkpoint, or of
             the last one.
 
-    >>> class Losses(Hook):
-    ...     every_n_steps = 50
-    ...     def after_step(self, context: RunContext) -> None:
-    ...         print(context.global_step, context.loss)
+    >>> class EverySecondStep(te.Hook):
+    ...     every_n_steps = 2
+    ...
+    ...     def after_step(self, context):
+    ...         print(f"step {context.global_step}: loss {context.loss:.1f}")
+    >>> estimator = te.BaselineRegressor("memory://Hook", optimizer=te.optim.SGD(lr=0.25))
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, hooks=[EverySecondStep()])
+    step 1: loss 4.0
+    step 3: loss 0.2
+    step 5: loss 0.0
     """
 
     first_step: int = 1
@@ -58,16 +64,32 @@ class Hook:
         return type(self).before_step is not Hook.before_step
 
     def begin(self, context: RunContext) -> None:
-        """Prepare for the run; called once, before the first step."""
+        """Prepare for the run; called once, before the first step.
+
+        Args:
+            context: State of the run.
+        """
 
     def before_step(self, context: RunContext) -> None:
-        """Prepare for a step; called right before the step."""
+        """Prepare for a step; called right before the step.
+
+        Args:
+            context: State of the run.
+        """
 
     def after_step(self, context: RunContext) -> None:
-        """Handle a finished step; in training, ``context.global_step`` already counts the step."""
+        """Handle a finished step; in training, ``context.global_step`` already counts the step.
+
+        Args:
+            context: State of the run.
+        """
 
     def end(self, context: RunContext) -> None:
-        """Finish the run; called once after the last step and its checkpoint, but not if a step raised an exception."""
+        """Finish the run; called once after the last step and its checkpoint, but not if a step raised an exception.
+
+        Args:
+            context: State of the run.
+        """
 
     def state(self) -> dict[str, Any] | None:
         """Return this hook's state for checkpoints, a dict that JSON can represent; None (the default) for no state.
@@ -80,6 +102,9 @@ class Hook:
         """Restore the hook from the state saved in the checkpoint that training resumes from; called before `begin`.
 
         If there are several hooks of one class, their states are assigned in the order of the hooks.
+
+        Args:
+            state: What `state` returned.
         """
 
 
@@ -90,10 +115,15 @@ class CheckpointSaverListener:
         reads_checkpoint: Whether `after_save` reads the checkpoint. If True, training waits until it is written. Set it
             to False to let training continue while the checkpoint is being written.
 
-    >>> class Announce(CheckpointSaverListener):
+    >>> class Announce(te.CheckpointSaverListener):
     ...     reads_checkpoint = False
-    ...     def after_save(self, global_step: int) -> None:
+    ...
+    ...     def after_save(self, global_step):
     ...         print("saved step", global_step)
+    >>> estimator = te.BaselineRegressor("memory://CheckpointSaverListener")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, saving_listeners=[Announce()])
+    saved step 0
+    saved step 5
     """
 
     reads_checkpoint: bool = True
@@ -102,14 +132,26 @@ class CheckpointSaverListener:
         """Prepare for the run; called once, before the first step."""
 
     def before_save(self, global_step: int) -> None:
-        """Prepare for the checkpoint of ``global_step``."""
+        """Prepare for the checkpoint of ``global_step``.
+
+        Args:
+            global_step: Global step of the checkpoint.
+        """
 
     def after_save(self, global_step: int) -> bool | None:
-        """Handle the saved checkpoint of ``global_step``; return True to stop training."""
+        """Handle the saved checkpoint of ``global_step``; return True to stop training.
+
+        Args:
+            global_step: Global step of the checkpoint.
+        """
         return None
 
     def end(self, global_step: int) -> None:
-        """Finish the run; called once, after the last checkpoint."""
+        """Finish the run; called once, after the last checkpoint.
+
+        Args:
+            global_step: Global step at which the run ended.
+        """
 
 
 class RunContext:
@@ -125,12 +167,27 @@ class RunContext:
             hooks and `torch_estimator.summary` are called. A compiled step remains compiled: an additional forward pass
             without effects runs before it.
         compiled: Whether observing a step costs such an additional forward pass.
+        optimizers: Optimizers of the training, in the order in which they were made; empty outside training. A hook may
+            change the settings of their groups, such as ``lr``. Checkpoints contain the change.
         summaries: Summaries that the model recorded in the last step, if it was observed.
         fail_on_nan_loss: Whether a loss or a trained variable of NaN or infinity raises an error; if False, it only
             ends training.
         damaged: Whether there was such a loss or variable, in which case the current weights must not be saved.
         preempted: Whether SIGTERM or Ctrl-C has asked the process to stop.
         interrupted: Whether the signal was Ctrl-C; training then ends with KeyboardInterrupt.
+
+    >>> class Watch(te.Hook):
+    ...     def after_step(self, context):
+    ...         bias = context.variables()["baseline/bias"]
+    ...         context.summary_writer().scalar("bias", bias.item(), context.global_step)
+    ...         print(context.mode, context.global_step, context.learning_rates)
+    ...         if context.loss < 1.0:
+    ...             context.request_stop()
+    >>> estimator = te.BaselineRegressor("memory://RunContext", optimizer=te.optim.SGD(lr=0.25))
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=100, hooks=[Watch()])
+    train 1 [0.25]
+    train 2 [0.25]
+    train 3 [0.25]
     """
 
     def __init__(
@@ -159,7 +216,7 @@ class RunContext:
         self.preempted = False
         self.interrupted = False
         self.loss_tensor: torch.Tensor | float | None = None
-        self._optimizers = optimizers
+        self.optimizers = tuple(optimizers)
         self._writers = writers or EventWriters()
 
     @property
@@ -175,7 +232,7 @@ class RunContext:
 
         In ``after_step``, schedules have already been advanced.
         """
-        return [rate for optimizer in self._optimizers for rate in _learning_rates(optimizer)]
+        return [rate for optimizer in self.optimizers for rate in _learning_rates(optimizer)]
 
     def variables(self) -> dict[str, torch.Tensor]:
         """Return the module's parameters and buffers by their names in checkpoints, without copying them."""
@@ -183,6 +240,9 @@ class RunContext:
 
     def summary_writer(self, output_dir: str | None = None) -> EventWriter:
         """Return the run's writer of summaries into a directory, by default `output_dir`. The run closes the writer.
+
+        Args:
+            output_dir: Path or URL of the directory; None for `output_dir` of the run.
 
         Raises:
             InvalidValueError: There is no directory.

@@ -28,9 +28,11 @@ class InMemoryEvaluatorHook(Hook):
         InvalidTypeError: ``estimator`` is not an Estimator, or another argument is of the wrong type.
         InvalidValueError: A number is not positive.
 
-    >>> import torch_estimator as te
-    >>> held_out = ({"x": [1.0, 2.0]}, [0.5, 0.7])
-    >>> hook = te.InMemoryEvaluatorHook(te.BaselineRegressor(), lambda: held_out)
+    >>> estimator = te.BaselineRegressor("memory://InMemoryEvaluatorHook")
+    >>> hook = te.InMemoryEvaluatorHook(estimator, lambda: ({"x": [1.0]}, [2.0]), every_n_iter=5)
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=10, hooks=[hook])
+    >>> list(te.read_eval_metrics(estimator.eval_dir()))
+    [0, 5, 10]
     """
 
     def __init__(

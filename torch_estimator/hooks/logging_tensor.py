@@ -38,7 +38,11 @@ class LoggingTensorHook(Hook):
         InvalidValueError: No or two intervals are given, or the run has nothing of a given name.
         InvalidTypeError: ``tensors`` is neither a dict nor a list, or contains something else than names and functions.
 
-    >>> hook = LoggingTensorHook({"loss": "loss", "rate": "learning_rate"}, every_n_iter=100)
+    >>> def line(values):
+    ...     return ", ".join(f"{name} {value:.3g}" for name, value in values.items())
+    >>> hook = te.LoggingTensorHook({"loss": "loss", "rate": "learning_rate"}, every_n_iter=100, formatter=line)
+    >>> estimator = te.BaselineRegressor("memory://LoggingTensorHook")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=200, hooks=[hook])
     """
 
     def __init__(

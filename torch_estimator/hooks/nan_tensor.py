@@ -29,7 +29,12 @@ class NanTensorHook(Hook):
     Raises:
         InvalidTypeError: The argument is not a bool, for example the tensor that tf.estimator's hook takes.
 
-    >>> hook = NanTensorHook(fail_on_nan_loss=False)
+    >>> estimator = te.BaselineRegressor("memory://NanTensorHook")
+    >>> data = {"x": [1.0]}, [1e30]
+    >>> hook = te.NanTensorHook(fail_on_nan_loss=False)
+    >>> estimator = estimator.train(lambda: data, steps=10, hooks=[hook])
+    >>> estimator.get_variable_value("global_step")
+    array(0)
     """
 
     every_n_steps = None

@@ -33,7 +33,7 @@ class ProfilerHook(Hook):
     Raises:
         InvalidValueError: None or both of ``save_steps`` and ``save_secs`` are given.
 
-    >>> hook = ProfilerHook(save_steps=1000)
+    >>> hook = te.ProfilerHook(save_steps=1000)
     """
 
     def __init__(

@@ -163,9 +163,14 @@ class SecondOrStepTimer:
         InvalidValueError: None or both of the intervals are given, or one is not positive.
         InvalidTypeError: An interval is not a number.
 
-    >>> timer = SecondOrStepTimer(every_steps=10)
-    >>> timer.should_trigger_for_step(1), timer.update_last_triggered_step(1), timer.should_trigger_for_step(10)
-    (True, (None, None), False)
+    >>> timer = te.SecondOrStepTimer(every_steps=10)
+    >>> timer.should_trigger_for_step(1), timer.update_last_triggered_step(1)
+    (True, (None, None))
+    >>> timer.should_trigger_for_step(10), timer.should_trigger_for_step(11), timer.last_triggered_step()
+    (False, True, 1)
+    >>> timer.reset()
+    >>> timer.last_triggered_step() is None
+    True
     """
 
     def __init__(
@@ -185,7 +190,11 @@ class SecondOrStepTimer:
         self._last: tuple[int, float] | None = None
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Return whether to trigger at ``step``: always if there was no trigger yet, never twice at one step."""
+        """Return whether to trigger at ``step``: always if there was no trigger yet, never twice at one step.
+
+        Args:
+            step: Global step.
+        """
         if self._last is None:
             return True
         last_step, last_time = self._last
@@ -197,7 +206,14 @@ class SecondOrStepTimer:
         return step >= last_step + self._every_steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float, int] | tuple[None, None]:
-        """Record a trigger at ``step``; return seconds and steps since the previous trigger, or None for both."""
+        """Record a trigger at ``step``; return how much time has passed.
+
+        Args:
+            step: Global step.
+
+        Returns:
+            Seconds and steps since the previous trigger; None for both if this is the first.
+        """
         before, self._last = self._last, (step, self._clock())
         if before is None:
             return None, None

@@ -27,7 +27,9 @@ class StepCounterHook(Hook):
     Raises:
         InvalidValueError: A number is not positive.
 
-    >>> hook = StepCounterHook(every_n_steps=1000)
+    >>> hook = te.StepCounterHook(every_n_steps=2)
+    >>> estimator = te.BaselineRegressor("memory://StepCounterHook")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, hooks=[hook])
     """
 
     def __init__(

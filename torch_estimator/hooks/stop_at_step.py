@@ -20,7 +20,11 @@ class StopAtStepHook(Hook):
         InvalidValueError: None or both of the arguments are given.
         InvalidTypeError: The argument is not an integer.
 
-    >>> hook = StopAtStepHook(last_step=1000)
+    >>> estimator = te.BaselineRegressor("memory://StopAtStepHook")
+    >>> data = {"x": [1.0]}, [2.0]
+    >>> estimator = estimator.train(lambda: data, steps=100, hooks=[te.StopAtStepHook(last_step=3)])
+    >>> estimator.get_variable_value("global_step")
+    array(3)
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
@@ -50,6 +54,13 @@ def make_stop_at_checkpoint_step_hook(estimator: Any, last_step: int, wait_after
     In tf.estimator, workers other than the chief then waited until the chief's checkpoint reached that step, and looked
     for it every ``wait_after_file_check_secs`` seconds. Here no worker has to wait, so the argument is ignored.
 
-    >>> hook = make_stop_at_checkpoint_step_hook(estimator=None, last_step=1000)
+    Args:
+        estimator: Not used.
+        last_step: Global step at which training ends.
+        wait_after_file_check_secs: Not used.
+
+    >>> hook = te.make_stop_at_checkpoint_step_hook(te.BaselineRegressor("memory://stop_at"), last_step=1000)
+    >>> isinstance(hook, te.StopAtStepHook)
+    True
     """
     return StopAtStepHook(last_step=last_step)

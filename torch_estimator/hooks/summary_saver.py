@@ -34,7 +34,11 @@ class SummarySaverHook(Hook):
         InvalidValueError: None or both of ``save_steps`` and ``save_secs`` are given.
         InvalidTypeError: ``summaries`` contains something other than functions.
 
-    >>> hook = SummarySaverHook(save_steps=100, summaries=lambda context: {"step": context.global_step})
+    >>> def bias(context):
+    ...     return {"bias": context.variables()["baseline/bias"].item()}
+    >>> hook = te.SummarySaverHook(save_steps=2, summaries=bias)
+    >>> estimator = te.BaselineRegressor("memory://SummarySaverHook")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, hooks=[hook])
     """
 
     def __init__(

@@ -18,10 +18,6 @@ class InputContext:
 
     The estimator passes it only if the ``input_fn`` has this parameter. In a job of one process, the index is 0.
 
-    >>> context = InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
-    >>> context.get_per_replica_batch_size(256)
-    64
-
     Args:
         num_input_pipelines: Number of processes that read input.
         input_pipeline_id: Number of this process among them, from 0.
@@ -30,6 +26,13 @@ class InputContext:
     Raises:
         InvalidTypeError: An argument is not a whole number.
         InvalidValueError: A number is too small, or `input_pipeline_id` is too large.
+
+    >>> def input_fn(input_context):
+    ...     files = [f"part-{number}.csv" for number in range(8)]
+    ...     return files[input_context.input_pipeline_id :: input_context.num_input_pipelines]
+    >>> context = te.InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
+    >>> input_fn(context)
+    ['part-1.csv', 'part-5.csv']
     """
 
     num_input_pipelines: int = 1
@@ -49,8 +52,15 @@ class InputContext:
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """Return the batch size of one replica: `global_batch_size` divided by the number of replicas.
 
+        Args:
+            global_batch_size: Rows of a step over all replicas.
+
         Raises:
             InvalidValueError: `global_batch_size` is not divisible by the number of replicas.
+
+        >>> context = te.InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
+        >>> context.get_per_replica_batch_size(256)
+        64
         """
         check_count("global_batch_size", global_batch_size, at_least=1)
         if global_batch_size % self.num_replicas_in_sync:

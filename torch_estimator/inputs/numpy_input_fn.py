@@ -44,8 +44,8 @@ def numpy_input_fn(
     Raises:
         InvalidValueError: `shuffle` is not given, or a number is not positive.
 
-    >>> import numpy as np
-    >>> input_fn = numpy_input_fn({"age": np.array([31, 52, 24])}, np.array([0, 1, 0]), batch_size=2, shuffle=False)
+    >>> x, y = {"age": np.array([31, 52, 24])}, np.array([0, 1, 0])
+    >>> input_fn = te.inputs.numpy_input_fn(x, y, batch_size=2, shuffle=False)
     >>> for features, labels in input_fn():
     ...     print(features["age"], labels)
     [31 52] [0 1]

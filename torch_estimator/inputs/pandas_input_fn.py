@@ -43,7 +43,7 @@ def pandas_input_fn(
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"age": [31, 52, 24], "old": [0, 1, 0]})
-    >>> input_fn = pandas_input_fn(frame[["age"]], frame["old"], batch_size=2, shuffle=False)
+    >>> input_fn = te.inputs.pandas_input_fn(frame[["age"]], frame["old"], batch_size=2, shuffle=False)
     >>> [labels.tolist() for features, labels in input_fn()]
     [[0, 1], [0]]
     """

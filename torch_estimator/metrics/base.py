@@ -21,12 +21,36 @@ _LOGITS_PER_ROW = 64
 
 
 class Metrics(Protocol):
-    """Metrics of one evaluation, accumulated in float64 over its batches."""
+    """Metrics of one evaluation, accumulated in float64 over its batches.
+
+    >>> class WorstError:
+    ...     def __init__(self):
+    ...         self.worst = 0.0
+    ...
+    ...     def update(self, logits, labels, weights=None, features=None):
+    ...         self.worst = max(self.worst, (logits - labels).abs().max().item())
+    ...
+    ...     def compute(self):
+    ...         return {"worst_error": self.worst}
+    >>> class Head(te.RegressionHead):
+    ...     def metrics(self):
+    ...         return WorstError()
+    >>> estimator = te.BaselineEstimator(Head(), "memory://Metrics")
+    >>> estimator.evaluate(lambda: ({"x": [0.0, 0.0]}, [1.0, -3.0]))["worst_error"]
+    3.0
+    """
 
     def update(
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
     ) -> None:
-        """Add a batch; the arguments are those of `Head.loss`."""
+        """Add a batch; the arguments are those of `Head.loss`.
+
+        Args:
+            logits: Logits of the model, float32 [N, logits dimension].
+            labels: Labels as `Head.prepare_labels` returns them.
+            weights: Weights of the examples, [N] or [N, 1], or None for ones.
+            features: Features of the batch, or None.
+        """
 
     def compute(self) -> dict[str, float]:
         """Return every metric over all batches so far, or zeros if there were no batches."""
@@ -35,8 +59,12 @@ class Metrics(Protocol):
 def metric_key(key: str, name: str | None) -> str:
     """Return the key of a metric in the results: ``<key>/<name>`` if the head has a name, else `key`.
 
-    >>> metric_key("accuracy", "clicks")
-    'accuracy/clicks'
+    Args:
+        key: Key of the metric.
+        name: Name of the head, or None.
+
+    >>> te.metrics.metric_key("accuracy", "clicks"), te.metrics.metric_key("accuracy", None)
+    ('accuracy/clicks', 'accuracy')
     """
     return key if name is None else f"{key}/{name}"
 
@@ -44,8 +72,16 @@ def metric_key(key: str, name: str | None) -> str:
 def align_weights(weights: Tensor, losses: Tensor) -> Tensor:
     """Reshape weights so that they broadcast against `losses` example by example, in the dtype of `losses`.
 
+    Args:
+        weights: Weights [N], [N, 1] or [N, D].
+        losses: Losses [N, D].
+
     Raises:
         InvalidValueError: `weights` is not [N], [N, 1] or of the shape of `losses`.
+
+    >>> te.metrics.align_weights(torch.tensor([1, 2]), losses=torch.zeros(2, 3))
+    tensor([[1.],
+            [2.]])
     """
     aligned = weights.unsqueeze(-1) if weights.dim() == losses.dim() - 1 else weights
     if aligned.shape != losses.shape and aligned.shape != (*losses.shape[:-1], 1):
@@ -56,14 +92,28 @@ def align_weights(weights: Tensor, losses: Tensor) -> Tensor:
 
 
 class WeightedMeans:
-    """Weighted means Σ w·x / Σ w of `count` quantities x with common weights w, accumulated over batches."""
+    """Weighted means Σ w·x / Σ w of `count` quantities x with common weights w, accumulated over batches.
+
+    Args:
+        count: Number of quantities.
+
+    >>> means = te.metrics.WeightedMeans(2)
+    >>> means.update(torch.tensor([[1.0], [5.0]]), torch.tensor([[0.0], [1.0]]), weights=torch.tensor([3.0, 1.0]))
+    >>> means.compute(), means.weight
+    ([2.0, 0.25], 4.0)
+    """
 
     def __init__(self, count: int) -> None:
         self._totals = torch.zeros(count, dtype=torch.float64)
         self._weight = torch.zeros((), dtype=torch.float64)
 
     def update(self, *values: Tensor, weights: Tensor | None) -> None:
-        """Add a batch of each quantity, [N, D], with weights [N], [N, 1], [N, D] or None for ones."""
+        """Add a batch of each quantity, [N, D], with weights [N], [N, 1], [N, D] or None for ones.
+
+        Args:
+            values: One tensor [N, D] for each quantity, all of one shape.
+            weights: Weights [N], [N, 1] or [N, D], or None for ones.
+        """
         stacked = torch.stack(values).double()
         if weights is None:
             weight = torch.full((), values[0].numel(), dtype=torch.float64, device=stacked.device)
@@ -92,7 +142,9 @@ class MeanMetrics:
         values: Returns one tensor [N, D] of the batch for each key, all of one shape.
         name: Name of the head, which becomes the suffix of the keys, or None.
 
-    >>> metrics = MeanMetrics(["error"], lambda logits, labels, features: [(logits - labels).abs()], name="price")
+    >>> def error(logits, labels, features):
+    ...     return [(logits - labels).abs()]
+    >>> metrics = te.metrics.MeanMetrics(["error"], error, name="price")
     >>> metrics.update(torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
     >>> metrics.compute()
     {'error/price': 2.0}
@@ -124,6 +176,15 @@ class Buffered:
     Args:
         metrics: Metrics that get the batches. Their results must not depend on how rows are split into batches.
         rows: Number of rows that are collected before they are passed on. Rows of more than 64 logits count as several.
+
+    >>> def error(logits, labels, features):
+    ...     return [(logits - labels).abs()]
+    >>> metrics = te.metrics.Buffered(te.metrics.MeanMetrics(["error"], error, name=None), rows=1000)
+    >>> for label in (1.0, 3.0):
+    ...     metrics.update(torch.zeros(1, 1), torch.tensor([[label]]))
+    >>> metrics.update_batches(torch.zeros(2, 1), torch.tensor([[5.0], [7.0]]), batches=2)
+    >>> metrics.compute()
+    {'error': 4.0}
     """
 
     def __init__(self, metrics: Metrics, *, rows: int = 4096) -> None:
@@ -151,7 +212,14 @@ class Buffered:
             self._flush()
 
     def update_batches(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, batches: int) -> None:
-        """Add several batches that are concatenated. They may have different lengths."""
+        """Add several batches that are concatenated. They may have different lengths.
+
+        Args:
+            logits: Logits of all batches, one after the other.
+            labels: Labels of all batches.
+            weights: Weights of the examples, or None for ones.
+            batches: Number of batches.
+        """
         self.update(logits, labels, weights)
 
     def compute(self) -> dict[str, float]:

@@ -79,8 +79,10 @@ class ThresholdRates:
     Args:
         thresholds: Thresholds. An example is predicted positive if its score is greater than the threshold.
 
-    >>> rates = ThresholdRates([0.5])
+    >>> rates = te.metrics.ThresholdRates([0.5])
     >>> rates.update(torch.tensor([0.2, 0.6, 0.9]), torch.tensor([0.0, 0.0, 1.0]), None)
+    >>> rates.compute()[0].recall
+    1.0
     >>> rates.metrics()["precision/positive_threshold_0.5"]
     0.5
     """
@@ -92,7 +94,13 @@ class ThresholdRates:
         self._histogram = LabelHistogram(len(thresholds) + 1)
 
     def update(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """Add a batch of scores, labels from 0 to 1 and weights (None for ones), each [N]."""
+        """Add a batch of scores, labels from 0 to 1 and weights (None for ones), each [N].
+
+        Args:
+            scores: Scores, float32 [N], to compare with the thresholds.
+            labels: Labels from 0 to 1, [N].
+            weights: Weights, float64 [N], or None for ones.
+        """
         if not self._thresholds:
             return
         self._boundaries = self._boundaries.to(scores.device)
@@ -139,6 +147,15 @@ class AreaUnderCurves:
             ``"interpolation"``, as in `tf.keras.metrics.AUC`, interpolates true and false positives linearly (Davis and
             Goadrich, 2006). ``"trapezoidal"``, as in `tf.compat.v1.metrics.auc`, interpolates precision and recall.
         curves: Number of classes; each has its own curves.
+
+    >>> areas = te.metrics.AreaUnderCurves()
+    >>> areas.update(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0.0, 0.0, 1.0, 1.0]), None)
+    >>> round(areas.roc(), 2), round(areas.precision_recall(), 2)
+    (0.75, 0.8)
+    >>> by_class = te.metrics.AreaUnderCurves(curves=2)
+    >>> by_class.update(torch.tensor([[0.1, 0.9], [0.8, 0.3]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]]), None)
+    >>> by_class.roc_by_curve(), len(by_class.precision_recall_by_curve())
+    ([1.0, 0.0], 2)
     """
 
     def __init__(self, summation: Summation = "interpolation", *, curves: int = 1) -> None:
@@ -147,7 +164,13 @@ class AreaUnderCurves:
         self._histogram = LabelHistogram(_THRESHOLDS * curves)
 
     def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """Add a batch of float32 probabilities, labels from 0 to 1 and weights, each [N] or [N, curves]."""
+        """Add a batch of float32 probabilities, labels from 0 to 1 and weights, each [N] or [N, curves].
+
+        Args:
+            probabilities: Probabilities, float32 [N] or [N, curves].
+            labels: Labels from 0 to 1 in the same shape.
+            weights: Weights, float64 in the same shape, or None for ones.
+        """
         scaled = (probabilities.nan_to_num() * (_THRESHOLDS - 1)).ceil_()
         bins = scaled.sub_(1.0).clamp_(min=0.0).long()
         if self._curves > 1:

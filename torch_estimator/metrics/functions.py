@@ -37,6 +37,12 @@ class MetricFunction:
         bound: Values of further arguments, by name.
         user: Function that the user gave, if `function` wraps it.
         names: Names of the metrics that the last call returned.
+
+    >>> def bias(labels, predictions):
+    ...     return {"bias": (predictions - labels).mean()}
+    >>> metric = te.metrics.MetricFunction(function=bias, arguments=("labels", "predictions"))
+    >>> metric({"labels": torch.tensor([1.0, 2.0]), "predictions": torch.tensor([2.0, 2.0])})
+    {'bias': tensor(0.5000)}
     """
 
     function: Callable[..., Any]
@@ -97,6 +103,16 @@ class MetricFunctions:
 
     Attributes:
         label_dims: Number of dimensions of the labels that the loss got, or None if it is unknown.
+
+    >>> def worst(labels, predictions):
+    ...     return {"worst": (predictions["value"] - labels).abs().max()}
+    >>> metrics = te.metrics.MetricFunctions(
+    ...     [te.metrics.MetricFunction(function=worst, arguments=("labels", "predictions"))]
+    ... )
+    >>> for labels in (torch.tensor([1.0, 2.0]), torch.tensor([9.0, 4.0])):
+    ...     metrics.update({"labels": labels, "predictions": {"value": torch.zeros(2)}})
+    >>> metrics.compute()
+    {'worst': 9.0}
     """
 
     def __init__(self, functions: Iterable[MetricFunction]) -> None:

@@ -28,8 +28,12 @@ _OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 class BaselineEstimator(Estimator):
     """Baseline model for any head: one trained bias per logit. It ignores the features.
 
-    >>> import torch_estimator as te
-    >>> estimator = te.BaselineEstimator(te.PoissonRegressionHead())
+    Its methods are those of `Estimator`.
+
+    >>> data = {"x": [1.0, 2.0, 3.0]}, [2, 3, 4]
+    >>> estimator = te.BaselineEstimator(te.PoissonRegressionHead(), model_dir="memory://BaselineEstimator")
+    >>> next(estimator.train(lambda: data, steps=50).predict(lambda: data))["predictions"].round()
+    array([3.], dtype=float32)
     """
 
     def __init__(
@@ -46,8 +50,12 @@ class BaselineEstimator(Estimator):
 class BaselineClassifier(Estimator):
     """Classifier that learns how frequent each class is and ignores the features.
 
-    >>> import torch_estimator as te
-    >>> estimator = te.BaselineClassifier(n_classes=3)
+    Its methods are those of `Estimator`. A useful classifier must be better.
+
+    >>> data = {"x": [1.0, 2.0, 3.0, 4.0]}, [0, 1, 1, 1]
+    >>> estimator = te.BaselineClassifier(model_dir="memory://BaselineClassifier")
+    >>> next(estimator.train(lambda: data, steps=100).predict(lambda: data))["probabilities"].round(2)
+    array([0.25, 0.75], dtype=float32)
     """
 
     def __init__(
@@ -68,8 +76,12 @@ class BaselineClassifier(Estimator):
 class BaselineRegressor(Estimator):
     """Regression model that learns the mean of the labels and ignores the features.
 
-    >>> import torch_estimator as te
-    >>> estimator = te.BaselineRegressor()
+    Its methods are those of `Estimator`. A useful regression model must be better.
+
+    >>> data = {"x": [1.0, 2.0, 3.0]}, [10.0, 20.0, 60.0]
+    >>> estimator = te.BaselineRegressor(model_dir="memory://BaselineRegressor", optimizer=te.optim.SGD(lr=0.1))
+    >>> next(estimator.train(lambda: data, steps=50).predict(lambda: data))["predictions"].round()
+    array([30.], dtype=float32)
     """
 
     def __init__(

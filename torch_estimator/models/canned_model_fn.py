@@ -30,32 +30,37 @@ _COMBINER = '``"sum"``, ``"mean"`` or ``"sqrtn"``; makes no difference for colum
 _ARGUMENTS = {
     "head": "Head that turns logits into losses, predictions and metrics; see `torch_estimator.heads`.",
     "hidden_units": "Number of outputs of each hidden layer.",
-    "feature_columns": "Columns that the model reads.",
+    "feature_columns": "Columns that the model reads; see `torch_estimator.feature_column`.",
     "linear_feature_columns": "Categorical, bucketized and numeric columns for the linear part.",
     "linear_optimizer": f"Ftrl with learning rate ``min(0.005, 1 / sqrt(number of columns))``; {ANOTHER_OPTIMIZER}",
     "linear_sparse_combiner": f"How the linear part combines several values of a categorical column: {_COMBINER}",
     "dnn_feature_columns": "Numeric, bucketized, indicator and embedding columns for the deep part.",
     "dnn_optimizer": f"Adagrad with learning rate 0.001; {ANOTHER_OPTIMIZER}",
     "dnn_hidden_units": "Number of outputs of each hidden layer; required with ``dnn_feature_columns``.",
-    "dnn_activation_fn": "Activation after each hidden layer.",
+    "dnn_activation_fn": "Activation after each hidden layer, a function of a tensor.",
     "dnn_dropout": "Probability of dropping a hidden unit in training, or None.",
     "model_dir": "Directory for checkpoints, summaries and exports; see `RunConfig`.",
-    "n_classes": "Number of classes.",
-    "label_dimension": "Number of regression targets per row.",
-    "weight_column": "Feature that contains a weight for each row.",
+    "n_classes": (
+        "Number of classes, at least 2. Labels are ids from 0 to ``n_classes - 1``, or strings with "
+        "``label_vocabulary``."
+    ),
+    "label_dimension": "Number of regression targets per row. Labels are ``[N]`` or ``[N, label_dimension]``.",
+    "weight_column": (
+        "Name of a feature with a weight for each row, ``[N]`` or ``[N, 1]``, or its numeric column; None for ones."
+    ),
     "label_vocabulary": "Labels as strings, in the order of their class ids.",
-    "activation_fn": "Activation after each hidden layer.",
+    "activation_fn": "Activation after each hidden layer, a function of a tensor.",
     "dropout": "Probability of dropping a hidden unit in training, or None.",
-    "config": "Settings of the job.",
+    "config": "Settings of the job; None for the defaults of `RunConfig`.",
     "warm_start_from": "Checkpoint whose weights the model starts with; see `Estimator`.",
     "loss_reduction": "How the losses of a batch are reduced to the training loss; the default is their sum.",
-    "batch_norm": "Whether the output of each hidden layer is normalized.",
+    "batch_norm": "Whether the output of each hidden layer is normalized (batch normalization).",
     "sparse_combiner": f"How several values of a categorical column are combined: {_COMBINER}",
 }
 
 
 def document_arguments(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
-    """Return a decorator that appends the sections ``Args:`` and ``Raises:`` to the docstring of a premade model.
+    """Return a decorator that adds ``Args:`` and ``Raises:`` to the docstring of a premade model, before its example.
 
     Most arguments occur in several models, so each is described only once, at the top of this module.
 
@@ -81,8 +86,9 @@ def document_arguments(**special: str) -> Callable[[_EstimatorClass], _Estimator
                 "    InvalidValueError: An argument is out of range, or the columns do not fit the model.",
                 "    InvalidTypeError: An argument is of the wrong type.",
             ]
+            text, mark, example = inspect.cleandoc(model.__doc__).partition(">>> ")
             model.__doc__ = "\n".join(
-                [inspect.cleandoc(model.__doc__), "", "Args:", *arguments, "", "Raises:", *raises]
+                [text.rstrip(), "", "Args:", *arguments, "", "Raises:", *raises, "", mark + example]
             )
         return model
 

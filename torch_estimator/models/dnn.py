@@ -34,9 +34,21 @@ _OPTIMIZER = f"Adagrad with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 class DNNClassifier(Estimator):
     """Classifier with hidden layers on feature columns.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> estimator = te.DNNClassifier(hidden_units=[16, 8], feature_columns=[age], n_classes=3)
+    Its methods are those of `Estimator`. Predictions and metrics are those of `BinaryClassHead` for two classes, and of
+    `MultiClassHead` for more.
+
+    >>> x = fc.numeric_column("x")
+    >>> data = {"x": [-1.0, -0.5, 0.5, 1.0]}, ["low", "low", "high", "high"]
+    >>> estimator = te.DNNClassifier(
+    ...     hidden_units=[8],
+    ...     feature_columns=[x],
+    ...     label_vocabulary=["low", "high"],
+    ...     config=te.RunConfig("memory://DNNClassifier", random_seed=1),
+    ... )
+    >>> estimator.train(lambda: data, steps=20).evaluate(lambda: data)["accuracy"]
+    1.0
+    >>> [str(one["classes"][0]) for one in estimator.predict(lambda: {"x": [-0.9, 0.9]})]
+    ['low', 'high']
     """
 
     def __init__(
@@ -64,9 +76,16 @@ class DNNClassifier(Estimator):
 class DNNRegressor(Estimator):
     """Regression model with hidden layers on feature columns.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> estimator = te.DNNRegressor(hidden_units=[16, 8], feature_columns=[age])
+    Its methods are those of `Estimator`. Predictions and metrics are those of `RegressionHead`.
+
+    >>> x = fc.numeric_column("x")
+    >>> data = {"x": [0.0, 1.0, 2.0, 3.0]}, [1.0, 3.0, 5.0, 7.0]
+    >>> config = te.RunConfig("memory://DNNRegressor", random_seed=1)
+    >>> estimator = te.DNNRegressor(hidden_units=[8], feature_columns=[x], config=config)
+    >>> estimator.train(lambda: data, steps=100).evaluate(lambda: data)["average_loss"] < 1.0
+    True
+    >>> next(estimator.predict(lambda: {"x": [1.5]}))["predictions"].shape
+    (1,)
     """
 
     def __init__(
@@ -93,9 +112,15 @@ class DNNRegressor(Estimator):
 class DNNEstimator(Estimator):
     """Model with hidden layers on feature columns, for any head.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> estimator = te.DNNEstimator(te.PoissonRegressionHead(), hidden_units=[8], feature_columns=[age])
+    Its methods are those of `Estimator`. The head decides about loss, predictions and metrics.
+
+    >>> hour = fc.numeric_column("hour", normalizer_fn=lambda hour: hour / 24)
+    >>> data = {"hour": [3.0, 12.0, 20.0]}, [0, 4, 9]
+    >>> estimator = te.DNNEstimator(
+    ...     te.PoissonRegressionHead(), hidden_units=[8], feature_columns=[hour], model_dir="memory://DNNEstimator"
+    ... )
+    >>> sorted(estimator.train(lambda: data, steps=5).evaluate(lambda: data))
+    ['average_loss', 'global_step', 'label/mean', 'loss', 'prediction/mean']
     """
 
     def __init__(

@@ -35,9 +35,16 @@ _OPTIMIZER = (
 class LinearClassifier(Estimator):
     """Logistic regression on feature columns, for two or more classes.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> estimator = te.LinearClassifier(feature_columns=[age], n_classes=3)
+    Its methods are those of `Estimator`. Predictions and metrics are those of `BinaryClassHead` for two classes, and of
+    `MultiClassHead` for more. All weights start at zero.
+
+    >>> color = fc.categorical_column_with_vocabulary_list("color", ["red", "green", "blue"])
+    >>> data = {"color": ["red", "green", "blue", "blue"]}, [0, 1, 2, 2]
+    >>> estimator = te.LinearClassifier([color], model_dir="memory://LinearClassifier", n_classes=3)
+    >>> estimator.train(lambda: data, steps=20).evaluate(lambda: data)["accuracy"]
+    1.0
+    >>> estimator.get_variable_value("linear/linear_model/color/weights").shape
+    (3, 3)
     """
 
     def __init__(
@@ -62,9 +69,17 @@ class LinearClassifier(Estimator):
 class LinearRegressor(Estimator):
     """Linear regression on feature columns.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> estimator = te.LinearRegressor(feature_columns=[age])
+    Its methods are those of `Estimator`. Predictions and metrics are those of `RegressionHead`. All weights start at
+    zero.
+
+    >>> x = fc.numeric_column("x")
+    >>> data = {"x": [0.0, 1.0, 2.0, 3.0]}, [1.0, 3.0, 5.0, 7.0]
+    >>> estimator = te.LinearRegressor([x], model_dir="memory://LinearRegressor", optimizer=te.optim.SGD(lr=0.05))
+    >>> estimator = estimator.train(lambda: data, steps=100)
+    >>> estimator.get_variable_value("linear/linear_model/x/weights").round(1)
+    array([[2.]], dtype=float32)
+    >>> estimator.get_variable_value("linear/linear_model/bias_weights").round(1)
+    array([1.], dtype=float32)
     """
 
     def __init__(
@@ -88,9 +103,14 @@ class LinearRegressor(Estimator):
 class LinearEstimator(Estimator):
     """Linear model on feature columns, for any head.
 
-    >>> import torch_estimator as te
-    >>> age = te.feature_column.numeric_column("age")
-    >>> estimator = te.LinearEstimator(te.PoissonRegressionHead(), feature_columns=[age])
+    Its methods are those of `Estimator`. The head decides about loss, predictions and metrics.
+
+    >>> clicks = fc.numeric_column("clicks")
+    >>> data = {"clicks": [0.0, 1.0, 2.0]}, [0.0, 0.5, 0.9]
+    >>> head = te.LogisticRegressionHead()
+    >>> estimator = te.LinearEstimator(head, feature_columns=[clicks], model_dir="memory://LinearEstimator")
+    >>> round(estimator.train(lambda: data, steps=50).evaluate(lambda: data)["label/mean"], 2)
+    0.47
     """
 
     def __init__(

@@ -23,6 +23,13 @@ class Adagrad(Optimizer):
 
     Raises:
         InvalidValueError: An argument is out of range.
+
+    >>> weight = torch.zeros(2, requires_grad=True)
+    >>> optimizer = te.optim.Adagrad([weight], lr=1.0, initial_accumulator_value=0.25)
+    >>> weight.grad = torch.tensor([0.0, 0.75**0.5])
+    >>> optimizer.step()
+    >>> weight
+    tensor([ 0.0000, -0.8660], requires_grad=True)
     """
 
     slot_names: ClassVar[dict[str, str]] = {"accumulator": "Adagrad"}

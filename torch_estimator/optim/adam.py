@@ -37,6 +37,13 @@ class Adam(Optimizer):
 
     Raises:
         InvalidValueError: An argument is out of range.
+
+    >>> weight = torch.zeros(2, requires_grad=True)
+    >>> optimizer = te.optim.Adam(lr=0.1)([weight])
+    >>> weight.grad = torch.tensor([0.01, -100.0])
+    >>> optimizer.step()
+    >>> weight.detach().round(decimals=4)
+    tensor([-0.1000,  0.1000])
     """
 
     slot_names: ClassVar[dict[str, str]] = {"m": "Adam", "v": "Adam_1", "step": "step"}
@@ -100,6 +107,13 @@ class AdamW(Optimizer):
 
     Raises:
         InvalidValueError: An argument is out of range.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> optimizer = te.optim.AdamW(lr=0.1, weight_decay=0.5)([weight])
+    >>> weight.grad = torch.tensor([0.0, 3.0])
+    >>> optimizer.step()
+    >>> weight.detach().round(decimals=4)
+    tensor([0.9500, 0.8500])
     """
 
     slot_names: ClassVar[dict[str, str]] = {"m": "AdamW", "v": "AdamW_1", "step": "step"}

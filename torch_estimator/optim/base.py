@@ -52,8 +52,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         slot_names: Key of the state -> name of the slot. A checkpoint stores the state of a variable as
             ``<variable>/<slot>``, as TensorFlow does.
 
-    >>> import torch
-    >>> class SignDescent(Optimizer):
+    >>> class SignDescent(te.optim.Optimizer):
     ...     def __init__(self, params=None, lr=0.1):
     ...         super().__init__(params, {"lr": lr})
     ...     @staticmethod
@@ -79,6 +78,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __call__(self, params: ParamsT) -> Self:
         """Return a new optimizer of `params` with the settings of this optimizer, which must have no parameters.
+
+        Args:
+            params: Parameters, named parameters or groups, as for every torch optimizer.
 
         Raises:
             InvalidTypeError: This optimizer has parameters already.
@@ -107,17 +109,34 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Return the initial optimizer state of `param`: tensors of the same shape, or 0-dimensional tensors."""
+        """Return the initial optimizer state of `param`: tensors of the same shape, or 0-dimensional tensors.
+
+        Args:
+            param: The parameter.
+            group: Settings of the parameter group, such as ``lr``.
+        """
         return {}
 
     @staticmethod
     @abstractmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Update `param` and `state` in place with the gradient `grad`."""
+        """Update `param` and `state` in place with the gradient `grad`.
+
+        Args:
+            param: The parameter, or some rows of a table.
+            grad: Its gradient, in the same shape.
+            state: The state of the parameter or of these rows, by key.
+            group: Settings of the parameter group, such as ``lr``.
+        """
 
     @staticmethod
     def advance(state: State, group: Group) -> None:
-        """Update the 0-dimensional entries of `state` in place at the end of a step."""
+        """Update the 0-dimensional entries of `state` in place at the end of a step.
+
+        Args:
+            state: The state of a parameter, by key.
+            group: Settings of the parameter group, such as ``lr``.
+        """
         return
 
     @overload

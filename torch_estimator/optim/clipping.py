@@ -138,8 +138,16 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
         InvalidTypeError: `optimizer` cannot be called with parameters, or `clip_norm` is not a number.
         InvalidValueError: `clip_norm` is not greater than 0.
 
-    >>> from torch_estimator.optim import Adagrad
-    >>> factory = clip_gradients_by_norm(Adagrad(lr=0.1), 5.0)
+    >>> net = torch.nn.Linear(1, 1, bias=False)
+    >>> estimator = te.Estimator.from_module(
+    ...     net,
+    ...     loss=torch.nn.MSELoss(),
+    ...     optimizer=te.optim.clip_gradients_by_norm(te.optim.SGD(lr=1.0), 0.5),
+    ...     model_dir="memory://clip_gradients_by_norm",
+    ... )
+    >>> estimator = estimator.train(lambda: (np.ones((2, 1), np.float32), np.full(2, 100.0)), steps=1)
+    >>> round(estimator.get_variable_value("weight").item() - net.weight.item(), 4)
+    0.5
     """
     check_factory(optimizer)
     check_number("clip_norm", clip_norm, above=0.0)
@@ -160,8 +168,16 @@ def clip_gradients_by_value(optimizer: OptimizerFactory, clip_value: float) -> O
         InvalidTypeError: `optimizer` cannot be called with parameters, or `clip_value` is not a number.
         InvalidValueError: `clip_value` is not greater than 0.
 
-    >>> from torch_estimator.optim import Ftrl
-    >>> factory = clip_gradients_by_value(Ftrl(lr=0.1), 0.5)
+    >>> net = torch.nn.Linear(1, 1)
+    >>> estimator = te.Estimator.from_module(
+    ...     net,
+    ...     loss=torch.nn.MSELoss(),
+    ...     optimizer=te.optim.clip_gradients_by_value(te.optim.SGD(lr=1.0), 0.5),
+    ...     model_dir="memory://clip_gradients_by_value",
+    ... )
+    >>> estimator = estimator.train(lambda: (np.ones((2, 1), np.float32), np.full(2, 100.0)), steps=1)
+    >>> round(estimator.get_variable_value("bias").item() - net.bias.item(), 4)
+    0.5
     """
     check_factory(optimizer)
     check_number("clip_value", clip_value, above=0.0)

@@ -49,9 +49,7 @@ def by_name(name: str, learning_rate: float | Tensor) -> Optimizer:
         InvalidTypeError: `name` is not a string.
         InvalidValueError: No optimizer has this name, or the learning rate is negative.
 
-    >>> import torch
-    >>> optimizer = by_name("Ftrl", 0.2)([torch.zeros(3, requires_grad=True)])
-    >>> optimizer.param_groups[0]["lr"]
+    >>> te.optim.by_name("Ftrl", 0.2).defaults["lr"]
     0.2
     """
     if not isinstance(name, str):

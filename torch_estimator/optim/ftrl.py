@@ -34,6 +34,13 @@ class Ftrl(Optimizer):
 
     Raises:
         InvalidValueError: An argument is out of range.
+
+    >>> weight = torch.zeros(2, requires_grad=True)
+    >>> optimizer = te.optim.Ftrl([weight], lr=1.0, l1_regularization_strength=0.5)
+    >>> weight.grad = torch.tensor([0.4, 2.0])
+    >>> optimizer.step()
+    >>> weight.detach().round(decimals=2)
+    tensor([ 0.0000, -0.7400])
     """
 
     slot_names: ClassVar[dict[str, str]] = {"accumulator": "Ftrl", "linear": "Ftrl_1"}

@@ -18,10 +18,9 @@ class GradientDescent(Optimizer):
     Raises:
         InvalidValueError: An argument is out of range.
 
-    >>> import torch
     >>> weight = torch.ones(2, requires_grad=True)
     >>> weight.grad = torch.tensor([1.0, -1.0])
-    >>> GradientDescent([weight], lr=0.5).step()
+    >>> te.optim.SGD([weight], lr=0.5).step()
     >>> weight.tolist()
     [0.5, 1.5]
     """

@@ -29,6 +29,14 @@ class RMSProp(Optimizer):
 
     Raises:
         InvalidValueError: An argument is out of range.
+
+    >>> weight = torch.zeros(1, requires_grad=True)
+    >>> optimizer = te.optim.RMSProp([weight], lr=0.1, momentum=0.9)
+    >>> for _ in range(2):
+    ...     weight.grad = torch.tensor([1.0])
+    ...     optimizer.step()
+    >>> weight.detach().round(decimals=2)
+    tensor([-0.2900])
     """
 
     slot_names: ClassVar[dict[str, str]] = {"mean_square": "RMSProp", "momentum": "RMSProp_1"}

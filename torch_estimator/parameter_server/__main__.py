@@ -14,8 +14,8 @@ from torch_estimator.errors import InvalidValueError, exit_on_user_error
 from torch_estimator.parameter_server.process import run_parameter_server
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run the parameter server until training ends. For a wrong setting, print one sentence and exit with status 2."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_estimator.parameter_server", description="The parameter server that TF_CONFIG names."
     )
@@ -31,7 +31,12 @@ def main(arguments: Sequence[str]) -> None:
         action="store_true",
         help="wait for the chief without a time limit, and serve one training after another until SIGTERM",
     )
-    args = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the parameter server until training ends. For a wrong setting, print one sentence and exit with status 2."""
+    args = make_parser().parse_args(arguments)
     with exit_on_user_error():
         task = task_from_environment()
         if task.type != PARAMETER_SERVER:

@@ -62,6 +62,14 @@ class ModelInfo:
         labels: Version by label.
         created: When the model was created, such as ``2026-11-24T12:30:00Z``.
         changes: Number of the last change. It grows with each change, so that a reader can tell states apart.
+
+    >>> registry = te.registry.Registry("memory://ModelInfo")
+    >>> registry.create_model("prices", description="Prices of houses")
+    >>> info = registry.read_model("prices")
+    >>> info.name, info.default, info.labels
+    ('prices', None, {})
+    >>> te.registry.ModelInfo.from_json(info.to_json()) == info
+    True
     """
 
     name: str
@@ -86,6 +94,9 @@ class ModelInfo:
     @classmethod
     def from_json(cls, content: Any) -> ModelInfo:
         """Return the state that `to_json` returned.
+
+        Args:
+            content: What `to_json` returned.
 
         Raises:
             ValueError: The content is something else.
@@ -119,6 +130,14 @@ class Change:
         version: The version that was created, deleted, labelled or made the default; None for changes of the model.
         after: State of the model after the change; None if it was deleted.
         manifest: Content of the manifest, if a version was created.
+
+    >>> registry = te.registry.Registry("memory://Change")
+    >>> registry.create_model("prices")
+    >>> [change] = registry.history("prices")
+    >>> change.number, change.change, change.after.name
+    (1, 'create-model', 'prices')
+    >>> change.to_json()["change"]
+    'create-model'
     """
 
     number: int

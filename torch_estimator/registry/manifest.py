@@ -49,6 +49,12 @@ class VersionInfo:
         metrics: Metrics of each evaluation of that checkpoint, by the evaluation's name (``eval``, ``eval_census``).
         versions: Versions of the software that wrote the export, and of the one that registered it.
         files: Every file of the version but the manifest, by its path in the version's directory.
+
+    >>> info = te.registry.VersionInfo(model="prices", version=3, metrics={"eval": {"loss": 0.25}})
+    >>> info.version, info.metrics["eval"]["loss"], info.bytes
+    (3, 0.25, 0)
+    >>> te.registry.VersionInfo.from_json(info.to_json()) == info
+    True
     """
 
     model: str
@@ -75,6 +81,9 @@ class VersionInfo:
     @classmethod
     def from_json(cls, content: Any) -> VersionInfo:
         """Return the manifest that `to_json` returned.
+
+        Args:
+            content: What `to_json` returned.
 
         Raises:
             ValueError: The content is something else.

@@ -59,10 +59,28 @@ class Registry:
     Attributes:
         url: Path or URL of the registry.
 
-    >>> registry = Registry("memory://doctest-registry")
-    >>> registry.create_model("census", description="Income above 50,000 dollars")
-    >>> registry.models(), registry.versions("census"), registry.read_model("census").default
-    (['census'], [], None)
+    >>> x = fc.numeric_column("x")
+    >>> estimator = te.LinearRegressor([x], "memory://Registry/run")
+    >>> estimator = estimator.train(lambda: ({"x": [1.0, 2.0]}, [2.0, 4.0]), steps=1)
+    >>> export = estimator.export_saved_model("memory://Registry/exports", te.serving_input.raw_features([x]))
+    >>> registry = te.registry.Registry("memory://Registry/registry")
+    >>> registry.create_model("prices", description="Prices of houses")
+    >>> for version in (1, 2):
+    ...     info = registry.create_version("prices", version, export)
+    >>> registry.set_default("prices", 2)
+    >>> registry.update("prices", 1, labels=["old"])
+    >>> registry.models(), registry.versions("prices")
+    (['prices'], [1, 2])
+    >>> model = registry.read_model("prices")
+    >>> model.default, model.labels
+    (2, {'old': 1})
+    >>> te.ExportedModel.load(registry.version_dir("prices", 2)).predict({"x": [3.0]})["predictions"].shape
+    (1, 1)
+    >>> registry.read_version("prices", 2).global_step, len(registry.read_versions("prices"))
+    (1, 2)
+    >>> registry.delete_version("prices", 1)
+    >>> [change.change for change in registry.history("prices")]
+    ['create-model', 'create-version', 'create-version', 'set-default', 'update-labels', 'delete-version']
     """
 
     def __init__(self, url: files.PathLike) -> None:
@@ -86,6 +104,9 @@ class Registry:
         This is cheap enough to be called every second by a server. On an object store the default may be a version
         that `versions` does not have yet, for the moment in which its first version is being created.
 
+        Args:
+            model: Name of the model.
+
         Raises:
             RegistryError: There is no such model, or it cannot be read.
         """
@@ -94,6 +115,9 @@ class Registry:
 
     def history(self, model: str) -> list[Change]:
         """Return all changes of a model, the oldest first, also those of a deleted model.
+
+        Args:
+            model: Name of the model.
 
         Raises:
             RegistryError: There has never been such a model, or it cannot be read.
@@ -107,6 +131,9 @@ class Registry:
     def versions(self, model: str) -> list[int]:
         """Return the numbers of a model's versions, ascending.
 
+        Args:
+            model: Name of the model.
+
         Raises:
             RegistryError: There is no such model, or it cannot be read.
         """
@@ -116,6 +143,10 @@ class Registry:
 
     def version_dir(self, model: str, version: int | str) -> str:
         """Return the directory of a version, which `ExportedModel.load` takes.
+
+        Args:
+            model: Name of the model.
+            version: Number of the version; ``v1`` is read as 1.
 
         Raises:
             RegistryError: There is no such version.
@@ -130,6 +161,10 @@ class Registry:
     def read_version(self, model: str, version: int | str) -> VersionInfo:
         """Return the manifest of a version.
 
+        Args:
+            model: Name of the model.
+            version: Number of the version; ``v1`` is read as 1.
+
         Raises:
             RegistryError: There is no such version, or its manifest is damaged.
         """
@@ -142,6 +177,9 @@ class Registry:
 
     def read_versions(self, model: str) -> list[VersionInfo]:
         """Return the manifests of all versions, in the order of their numbers.
+
+        Args:
+            model: Name of the model.
 
         Raises:
             RegistryError: There is no such model, or a manifest is damaged.
@@ -180,8 +218,17 @@ class Registry:
     def delete_model(self, name: str) -> None:
         """Delete a model that has no versions. Its history stays.
 
+        Args:
+            name: Name of the model.
+
         Raises:
             RegistryError: There is no such model, it has versions, or the registry cannot be written.
+
+        >>> registry = te.registry.Registry("memory://delete_model")
+        >>> registry.create_model("prices")
+        >>> registry.delete_model("prices")
+        >>> registry.models()
+        []
         """
 
         def delete(before: ModelInfo | None) -> None:
@@ -238,6 +285,10 @@ class Registry:
     def delete_version(self, model: str, version: int | str) -> None:
         """Delete a version, and the labels that name it.
 
+        Args:
+            model: Name of the model.
+            version: Number of the version; ``v1`` is read as 1.
+
         Raises:
             RegistryError: There is no such version, it is the default of several, or the registry cannot be written.
         """
@@ -259,6 +310,10 @@ class Registry:
 
     def set_default(self, model: str, version: int | str) -> None:
         """Make a version the one that answers if a caller names none.
+
+        Args:
+            model: Name of the model.
+            version: Number of the version; ``v1`` is read as 1.
 
         Raises:
             RegistryError: There is no such version, or the registry cannot be written.

@@ -71,8 +71,10 @@ class MultiWorkerMirroredStrategy(Strategy):
         InvalidTypeError: ``silence_secs`` is not a number, or ``elastic`` is not a bool.
         InvalidValueError: The communication is unknown, or ``silence_secs`` is not positive.
 
-    >>> MultiWorkerMirroredStrategy(elastic=True).communication
-    'AUTO'
+    >>> strategy = te.distribute.MultiWorkerMirroredStrategy(communication="RING", elastic=True)
+    >>> strategy.backend
+    'gloo'
+    >>> config = te.RunConfig("runs/census", train_distribute=strategy)
     """
 
     communication: Literal["AUTO", "RING", "NCCL"] = "AUTO"

@@ -61,9 +61,8 @@ class FullyShardedStrategy(Strategy):
         InvalidTypeError: ``units`` are not types, or ``silence_secs`` is not a number.
         InvalidValueError: ``silence_secs`` is not positive.
 
-    >>> import torch
-    >>> FullyShardedStrategy(units=[torch.nn.TransformerEncoderLayer]).silence_secs
-    300.0
+    >>> strategy = te.distribute.FullyShardedStrategy(units=[torch.nn.TransformerEncoderLayer])
+    >>> config = te.RunConfig("runs/translation", train_distribute=strategy, mixed_precision="bf16")
     """
 
     units: Sequence[type[Any]] | None = None

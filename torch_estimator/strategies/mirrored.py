@@ -48,8 +48,10 @@ class MirroredStrategy(Strategy):
         InvalidTypeError, InvalidValueError: ``devices`` are not devices, ``replicas`` is not a positive whole number,
             or ``silence_secs`` is not a positive number.
 
-    >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
-    2
+    >>> strategy = te.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    >>> strategy.num_replicas_in_sync, strategy.torch_devices()
+    (2, ('cpu', 'cpu'))
+    >>> config = te.RunConfig("runs/census", train_distribute=strategy)
     """
 
     devices: Sequence[str] | None = None

@@ -48,8 +48,8 @@ class ParameterServerStrategy(Strategy):
         InvalidTypeError: An argument has the wrong type.
         InvalidValueError: ``silence_secs`` is not positive, or ``max_staleness`` is negative.
 
-    >>> import torch_estimator as te
-    >>> te.RunConfig(train_distribute=te.distribute.ParameterServerStrategy(pipeline=True)).train_distribute
+    >>> strategy = te.distribute.ParameterServerStrategy(pipeline=True)
+    >>> te.RunConfig("runs/census", train_distribute=strategy).train_distribute
     ParameterServerStrategy(pipeline=True, max_staleness=None, silence_secs=300.0)
     """
 

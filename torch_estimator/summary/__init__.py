@@ -29,7 +29,15 @@ def scalar(name: str, tensor: Any) -> None:
     Raises:
         InvalidValueError: The value is not a single number. Arguments are checked in summarized steps only.
 
-    >>> scalar("mean_activation", torch.ones(3).mean())
+    >>> class Net(torch.nn.Linear):
+    ...     def forward(self, inputs):
+    ...         outputs = super().forward(inputs)
+    ...         te.summary.scalar("mean_output", outputs.mean())
+    ...         return outputs
+    >>> estimator = te.Estimator.from_module(
+    ...     Net(4, 1), loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://summary.scalar"
+    ... )
+    >>> estimator = estimator.train(lambda: (np.ones((8, 4), np.float32), np.ones(8, np.float32)), steps=1)
     """
     if RECORDER.summaries is not None:
         value = _array(name, tensor)
@@ -47,7 +55,15 @@ def histogram(name: str, tensor: Any) -> None:
         name: Tag in TensorBoard.
         tensor: Tensor or array of any shape; NaN and infinities are left out.
 
-    >>> histogram("activations", torch.ones(3, 4))
+    >>> class Net(torch.nn.Linear):
+    ...     def forward(self, inputs):
+    ...         outputs = super().forward(inputs)
+    ...         te.summary.histogram("outputs", outputs)
+    ...         return outputs
+    >>> estimator = te.Estimator.from_module(
+    ...     Net(4, 1), loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://summary.histogram"
+    ... )
+    >>> estimator = estimator.train(lambda: (np.ones((8, 4), np.float32), np.ones(8, np.float32)), steps=1)
     """
     if RECORDER.summaries is not None:
         record(Summary("histogram", name, _array(name, tensor)))
@@ -67,7 +83,15 @@ def image(name: str, tensor: Any, max_outputs: int = 3, data_format: str = "NCHW
     Raises:
         InvalidValueError: The shape is none of the above. Arguments are checked in summarized steps only.
 
-    >>> image("digits", torch.rand(8, 1, 28, 28))
+    >>> class Net(torch.nn.Linear):
+    ...     def forward(self, inputs):
+    ...         outputs = super().forward(inputs)
+    ...         te.summary.image("inputs", inputs.view(8, 1, 2, 2))
+    ...         return outputs
+    >>> estimator = te.Estimator.from_module(
+    ...     Net(4, 1), loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://summary.image"
+    ... )
+    >>> estimator = estimator.train(lambda: (np.ones((8, 4), np.float32), np.ones(8, np.float32)), steps=1)
     """
     if RECORDER.summaries is not None:
         images = _images(name, _array(name, tensor), data_format)

@@ -23,9 +23,10 @@ def test_powers_of_ten_are_equally_far_apart() -> None:
     }
 
 
-def test_panels_lie_side_by_side() -> None:
+def test_panels_lie_two_in_a_row() -> None:
     panel = Panel(title="a", x="x", y="y", lines=[Line(name="one", points=[(1, 1)])])
 
-    one, two = (ElementTree.fromstring(svg([panel] * count)) for count in (1, 2))
+    one, two, three = (ElementTree.fromstring(svg([panel] * count)).attrib["viewBox"].split() for count in (1, 2, 3))
 
-    assert 2 * float(one.attrib["width"]) == float(two.attrib["width"])
+    assert (2 * int(one[2]), one[3]) == (int(two[2]), two[3])
+    assert (two[2], 2 * int(two[3])) == (three[2], int(three[3]))

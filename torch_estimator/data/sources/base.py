@@ -38,6 +38,16 @@ class ReadRequest:
         optional: Columns of `columns` that the source may lack.
         others: Whether to read all other columns, too, without conversion.
         missing: Column -> the integer that replaces a missing one without a default, also in lists.
+
+    >>> import pyarrow as pa
+    >>> request = te.data.ReadRequest(columns={"age": pa.float32(), "job": None}, missing={"age": -1})
+    >>> request.names(available=["id", "age", "job"])
+    ['age', 'job']
+    >>> request.missing_integers({"id": 0})
+    {'age': -1, 'id': 0}
+    >>> chunk = te.data.Chunk({"age": np.array([31.0])}, None, 1, lambda row: f"row {row}")
+    >>> request.labelled(chunk) is chunk
+    True
     """
 
     columns: Required = None
@@ -49,7 +59,11 @@ class ReadRequest:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def names(self, available: Sequence[str]) -> list[str] | None:
-        """Return the feature columns to read, also required columns that the source lacks; None for all columns."""
+        """Return the feature columns to read, also required columns that the source lacks; None for all columns.
+
+        Args:
+            available: Columns that the source has.
+        """
         if self.columns is None:
             return None
         wanted = [name for name in self.columns if name in available or name not in self.optional]
@@ -66,7 +80,11 @@ class ReadRequest:
         return {name: value for name, value in {**self.missing, **given}.items() if name not in labels}
 
     def labelled(self, chunk: Chunk) -> Chunk:
-        """Return a chunk with the label columns moved from its features to its labels, if the request has a label."""
+        """Return a chunk with the label columns moved from its features to its labels, if the request has a label.
+
+        Args:
+            chunk: Rows whose features include the label columns.
+        """
         return chunk if self.label is None else self.label.extract(chunk)
 
 
@@ -80,6 +98,17 @@ class Reader(ABC):
         ranges: Number of ranges.
         rows_per_range: Mean number of rows in a range; may be an estimate.
         bytes_per_row: Memory of a row in bytes; an estimate.
+
+    >>> class Numbers(te.data.Reader):
+    ...     ranges, rows_per_range, bytes_per_row = 100, 1, 8
+    ...
+    ...     def read(self, ranges):
+    ...         return te.data.Chunk({"x": ranges}, None, len(ranges), lambda row: f"number {ranges[row]}")
+    ...
+    ...     def signature(self):
+    ...         return {"source": "numbers", "count": self.ranges}
+    >>> Numbers().read(np.array([7, 3])).features["x"]
+    array([7, 3])
     """
 
     ranges: int
@@ -113,7 +142,36 @@ class Reader(ABC):
 
 
 class Source(Protocol):
-    """Protocol of a Dataset's source: an object that holds the user's arguments and opens a `Reader`."""
+    """Protocol of a Dataset's source: an object that holds the user's arguments and opens a `Reader`.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Countdown:
+    ...     start: int
+    ...
+    ...     def open(self, request):
+    ...         return CountdownReader(self.start)
+    >>> class CountdownReader(te.data.Reader):
+    ...     rows_per_range, bytes_per_row = 1, 8
+    ...
+    ...     def __init__(self, start):
+    ...         self.ranges = start
+    ...
+    ...     def read(self, ranges):
+    ...         return te.data.Chunk({"n": self.ranges - ranges}, None, len(ranges), lambda row: f"row {ranges[row]}")
+    ...
+    ...     def signature(self):
+    ...         return {"source": "countdown", "start": self.ranges}
+    >>> [features["n"].tolist() for features in te.data.Dataset.from_source(Countdown(5)).batch(3)]
+    [[5, 4, 3], [2, 1]]
+    """
 
     def open(self, request: ReadRequest) -> Reader:
-        """Return a reader for a request. Opening looks at files, columns and types, but does not read all data."""
+        """Return a reader for a request. Opening looks at files, columns and types, but does not read all data.
+
+        Args:
+            request: What the pipeline needs: columns, types and labels.
+
+        Raises:
+            DataError: The data is missing or cannot be read.
+        """

@@ -48,6 +48,14 @@ def model_to_estimator(
         InvalidValueError: Keras runs on another backend; the model is not compiled, not built, or has a ``train_step``
             of its own; or the file does not exist or contains code.
         InvalidTypeError: The argument is not a Keras model.
+
+    >>> import keras
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    >>> estimator = te.model_to_estimator(model, model_dir="memory://model_to_estimator")
+    >>> data = np.array([[0, 1], [1, 0]], np.float32), np.array([[1], [2]], np.float32)
+    >>> estimator.train(lambda: data, steps=2).evaluate(lambda: data)["global_step"]
+    2
     """
     _check_keras()
     from torch_estimator.models.keras.copying import KerasBlueprint, load_keras_model
