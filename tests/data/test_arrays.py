@@ -61,6 +61,12 @@ def test_structures_are_kept() -> None:
     assert only_batch(Dataset.from_arrays(torch.arange(3))).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("make", [pa.table, pa.record_batch, lambda columns: pd.DataFrame(columns)])
+def test_a_table_or_frame_is_a_dict_of_its_columns(make: Any) -> None:
+    got = only_batch(Dataset.from_arrays(make({"x": np.array([1, 2]), "s": np.array(["a", None], object)})))
+    assert {name: column.tolist() for name, column in got.items()} == {"x": [1, 2], "s": ["a", ""]}
+
+
 def test_batches_in_order_share_memory_with_the_arrays() -> None:
     array = np.arange(10)
     with Dataset.from_arrays({"x": array}).batch(4).iterator() as iterator:
@@ -79,6 +85,7 @@ def test_a_label_column_with_a_mapping() -> None:
     [
         (lambda: Dataset.from_arrays({}), "at least one column"),
         (lambda: Dataset.from_arrays({"x": []}), "at least one row"),
+        (lambda: Dataset.from_arrays(pa.table([[1], [2]], names=["x", "x"])), "several columns called 'x'"),
         (lambda: Dataset.from_arrays({"x": [1, 2], "z": [1]}), "same number of rows, but features have {'x': 2"),
         (lambda: Dataset.from_arrays([1, 2], [1]), "features have 2 and labels 1"),
         (lambda: Dataset.from_arrays({"x": 3}), "column 'x' must have one row per example, but it is the scalar 3"),

@@ -87,7 +87,7 @@ def test_a_column_that_is_rare_is_read_if_it_has_a_default(tmp_path: Path) -> No
     file = written(tmp_path, [{"x": 1}] * 20_000 + [{"x": 2, "rare": 7}])
     with Dataset.from_json(file, defaults={"rare": 0}, select_columns=["x", "rare"]).batch(20_001).iterator() as rows:
         assert next(rows).features["rare"][-2:].tolist() == [0, 7]
-    with pytest.raises(DataError, match=r"column 'rare' is not in .*; the columns there are x"):
+    with pytest.raises(DataError, match=r"not in the first rows of .*; the columns there are x.* give it a default"):
         list(Dataset.from_json(file, select_columns=["x", "rare"]).batch(2))
 
 

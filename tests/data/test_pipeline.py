@@ -202,6 +202,14 @@ def test_batches_that_a_map_leaves_without_rows_are_skipped_at_every_position() 
     check_every_position(kept)
 
 
+def test_a_map_after_batch_may_make_more_rows() -> None:
+    def twice() -> Dataset:
+        return rows(4).batch(2).map(lambda f, y: ({"x": f["x"].repeat(2)}, y.repeat(2))).batch(3)
+
+    assert batches(twice()) == [[0, 0, 1], [1, 2, 2], [3, 3]]
+    check_every_position(twice)
+
+
 def test_empty_elements_of_an_iterable_are_skipped() -> None:
     elements = [*({"x": np.zeros(0)} for _ in range(3000)), {"x": np.ones(1)}]
     assert [batch["x"].tolist() for batch in Dataset.from_iterable(elements)] == [[1]]

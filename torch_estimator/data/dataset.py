@@ -219,8 +219,9 @@ class Dataset:
         in files, a missing integer has no id.
 
         Args:
-            features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first.
-            labels: The same, or None.
+            features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first. An Arrow
+                table or a pandas DataFrame is a dict of its columns.
+            labels: One column, or a dict or tuple of columns, or None.
 
         Raises:
             InvalidValueError: Columns differ in length, or there are no rows.
@@ -481,9 +482,9 @@ class Dataset:
         Args:
             fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
                 arrays), rows first. Returns features and labels in the same form; if there were no labels, the function
-                may return a pair (features, labels). After `batch` it may remove rows, and a batch without rows is
-                skipped. Before `batch` it must return as many rows as it gets, and a column of lists is an object array
-                with one array per row.
+                may return a pair (features, labels). After `batch` it may return fewer or more rows, and a batch
+                without rows is skipped. Before `batch` it must return as many rows as it gets, and a column of lists is
+                an object array with one array per row.
 
         Raises:
             InvalidTypeError: `fn` is not callable.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.arguments import by_column, column_names, missing_column
+from torch_estimator.data.arguments import by_column, column_names
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.column_types import (
     as_arrow_type,
@@ -112,7 +112,10 @@ class JsonSource:
         for name in (*names, *self.column_types):
             # A rare key may not occur in the first rows. Accept such a key if the user gave a default for it.
             if (name not in found and name not in self.defaults) or (name not in selected and name not in labels):
-                raise missing_column(name, where, found)
+                raise DataError(
+                    f"column {name!r} is not in the first rows of {where}; the columns there are {', '.join(found)}. "
+                    "If only later rows have it, name it in select_columns or a schema, and give it a default."
+                )
         return {name: self._type(name, request, found.get(name)) for name in names}
 
     def _type(self, name: str, request: ReadRequest, found: pa.DataType | None) -> pa.DataType:

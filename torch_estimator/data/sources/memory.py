@@ -88,13 +88,15 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
     """Convert arrays in memory to columns, and return a source of their rows.
 
     Args:
-        features: An array, or a dict or tuple of arrays: numpy, torch, Arrow, pandas or lists, rows first.
+        features: An array, or a dict or tuple of arrays: numpy, torch, Arrow, pandas or lists, rows first. A pandas
+            DataFrame or an Arrow table is a dict of its columns.
         labels: The same, or None.
 
     Raises:
-        InvalidValueError: Columns differ in length, or there are no rows.
+        InvalidValueError: Columns differ in length, two have one name, or there are no rows.
         DataError: A number is missing.
     """
+    features = _columns_of(features)
     try:
         if isinstance(features, Mapping):
             features = {name: _named_column(value, str(name)) for name, value in features.items()}
@@ -108,6 +110,19 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
     if rows == 0:
         raise InvalidValueError("features must have at least one row, but have none.")
     return MemorySource(features=features, labels=labels, rows=rows)
+
+
+def _columns_of(features: Any) -> Any:
+    """Return a dict of the columns of a DataFrame or an Arrow table; return anything else unchanged."""
+    if is_frame(features):
+        return frame_columns(features)
+    if not isinstance(features, pa.Table | pa.RecordBatch):
+        return features
+    names = features.schema.names
+    twice = duplicates(names)
+    if twice:
+        raise InvalidValueError(f"the table has several columns called {twice[0]!r}; rename them.")
+    return dict(zip(names, features.columns, strict=True))
 
 
 def _named_column(value: Any, name: str) -> Any:
