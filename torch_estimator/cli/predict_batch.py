@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
     add("--columns", nargs="+", default=[], metavar="COLUMN", help="columns of CSV files without a header")
     add("--key", nargs="+", action="extend", default=[], metavar="COLUMN", help="column to copy to each prediction")
     add("--signature-name", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"default: {DEFAULT_SIGNATURE}")
-    add("--batch", type=int, default=1024, metavar="N", help="rows that the model is run on at once (default: 1024)")
+    add("--batch", type=int, default=4096, metavar="N", help="rows that the model is run on at once (default: 4096)")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     add("--shards", type=int, metavar="N", help="files of predictions (default: by the size of the input)")
     parser.set_defaults(run=run)

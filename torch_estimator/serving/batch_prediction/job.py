@@ -58,7 +58,7 @@ class BatchOptions:
     signature: str = "serving_default"
     keys: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    batch: int = 1024
+    batch: int = 4096
     workers: int = 1
     shards: int | None = None
 
