@@ -404,7 +404,7 @@ def report(measured: Measured) -> None:
         rows.append([server.name, *values, measured.median(key, "ready"), measured.median(key, "memory")])
     header = [""]
     for connections in CONNECTIONS:
-        header += [f"{connections}: req/s", "p50 ms", "p99 ms", "CPU us"]
+        header += [f"{connections}: {what}" for what in ("req/s", "p50 ms", "p99 ms", "CPU us")]
     show("servers", "Serving the census export, one instance a request", table([*header, "ready s", "PSS MB"], rows))
 
 
