@@ -8,7 +8,18 @@ from pathlib import Path
 
 from torch_estimator.data.tfrecord import masked_crc32c
 
-HEAVY = ["torch._dynamo", "torch._inductor", "sympy", "pandas", "keras", "onnx", "onnxruntime", "onnxscript", "absl"]
+HEAVY = [
+    "torch._dynamo",
+    "torch._inductor",
+    "sympy",
+    "pandas",
+    "keras",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "absl",
+    "zmq",
+]
 
 TRAINING = """
 import logging, sys

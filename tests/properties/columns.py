@@ -26,7 +26,6 @@ NUMERIC = [
     fc.numeric_column("x1", 2, default_value=[0.1, -1.0]),
     fc.numeric_column("x2", default_value=0.5),
     fc.numeric_column("n0", dtype="int64", default_value=3),
-    # The only normalizer: an export takes a second to trace it.
     fc.numeric_column("n1", 2, dtype="int64", default_value=-7, normalizer_fn=lambda x: (x - 1) * 0.5),
 ]
 # Some of these become larger when rounded to float32, others smaller.

@@ -14,7 +14,6 @@ from torch_estimator.executors.evaluator import run_evaluator
 from torch_estimator.executors.local import run_local
 from torch_estimator.executors.roles import run_chief, run_worker
 from torch_estimator.executors.training_status import EndOfTraining
-from torch_estimator.parameter_server.process import run_parameter_server
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")
@@ -83,6 +82,9 @@ def train_and_evaluate(
         raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
     task = estimator.config.task
     if task.type == PARAMETER_SERVER:
+        # Import this module only here, since it needs ZeroMQ, which other processes may do without.
+        from torch_estimator.parameter_server.process import run_parameter_server
+
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None

@@ -1,8 +1,8 @@
 """Export of feature columns: ONNX nodes that compute the same ids and numbers as `FeatureTransform`.
 
 Each column adds its own nodes (see `feature_column.column`). This module does the work that all columns of a model
-share: it inlines their normalizers in one trace, computes the ids of all columns as one wide tensor, and arranges ids
-and numbers in the tensors that the model takes.
+share: it converts their normalizers, computes the ids of all columns as one wide tensor, and arranges ids and numbers
+in the tensors that the model takes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from torch_estimator.export.elementwise import Elementwise
 from torch_estimator.export.graph import FLOAT, INT64, GraphBuilder
 from torch_estimator.export.hash_chains import HashChains, concat, select
 from torch_estimator.export.torch_callable import Inlined, inline
@@ -103,8 +104,19 @@ class ColumnLowering:
         self._normalized: dict[NumberColumn, str] = {}
 
     def inline_normalizers(self, columns: Iterable[NumberColumn]) -> None:
-        """Add the nodes of all normalizers to the graph in one torch trace, since each trace takes most of a second."""
-        normalized = [column for column in dict.fromkeys(columns) if column.normalizer_fn is not None]
+        """Add the nodes of all normalizers to the graph.
+
+        Those that are not `Elementwise` are converted in one torch trace, since each trace takes most of a second.
+        """
+        normalized = []
+        for column in dict.fromkeys(columns):
+            if column.normalizer_fn is None:
+                continue
+            simple = Elementwise.of(column.normalizer_fn, column.shape)
+            if simple is None:
+                normalized.append(column)
+            else:
+                self._normalized[column] = self._apply(simple, column)
         if not normalized:
             return
         names = ", ".join(column.name for column in normalized)
@@ -119,7 +131,15 @@ class ColumnLowering:
             Inlined(tensor=column.lower(self), row_shape=(column.width,), dtype="float32") for column in normalized
         ]
         outputs = inline(self.graph, call, inputs, what=f"the normalizer_fn of {names}")
-        self._normalized = dict(zip(normalized, outputs, strict=True))
+        self._normalized.update(zip(normalized, outputs, strict=True))
+
+    def _apply(self, normalizer: Elementwise, column: NumberColumn) -> str:
+        """Return the numbers of a column after its `normalizer_fn`, float32 ``[N, width]``."""
+        tensor, graph = column.lower(self), self.graph
+        if column.shape == (column.width,):
+            return normalizer.lower(graph, tensor)
+        shaped = normalizer.lower(graph, graph.op("Reshape", tensor, graph.constant([-1, *column.shape], np.int64)))
+        return graph.op("Reshape", shaped, graph.constant([-1, column.width], np.int64))
 
     def cast(self, tensor: str, dtype: Literal["float32", "int64"]) -> str:
         """Return a tensor converted to float32 or int64."""
