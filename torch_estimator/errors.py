@@ -46,7 +46,7 @@ class InvalidTypeError(UserError, TypeError):
     >>> te.TrainSpec("train.csv", max_steps=1000)
     Traceback (most recent call last):
         ...
-    torch_estimator.errors.InvalidTypeError: input_fn must be callable, but got 'train.csv'.
+    torch_estimator.errors.InvalidTypeError: input_fn must be callable, such as lambda: dataset, but got 'train.csv'.
     """
 
 

@@ -56,6 +56,7 @@ class _NotElementwiseError(Exception):
 class Elementwise:
     """A simple torch function, in the form of ONNX nodes that can be added to a graph.
 
+    >>> from torch_estimator.export.signatures import TensorInfo
     >>> graph = GraphBuilder()
     >>> x = graph.input("x", TensorInfo(dtype="DT_FLOAT", shape=(-1, 1), tensor="x"))
     >>> Elementwise.of(torch.log1p, (1,)).lower(graph, x)
