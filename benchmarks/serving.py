@@ -358,6 +358,8 @@ def measure_from_zero(export: str) -> dict[str, float]:
 
 def measure_batch(args: argparse.Namespace, folder: str) -> dict[str, float]:
     """Rows per second of `estimator predict-batch`, whole command, over those of `Estimator.predict`, by processes."""
+    import torch_estimator as te
+
     rows = Path(folder) / "rows.parquet"
     write_parquet(args.data / TRAIN_FILE, rows, args.batch_rows)
     export = make_export(args.data, folder)
@@ -375,8 +377,6 @@ def measure_batch(args: argparse.Namespace, folder: str) -> dict[str, float]:
             command += ["--input", str(rows), "--output", f"{output}/predictions", "--workers", str(workers)]
             environ = {**os.environ, "PYTHONPATH": str(ROOT)}
             subprocess.run(command, cwd=ROOT, env=environ, check=True, capture_output=True)
-
-    import torch_estimator as te
 
     for _ in range(args.rounds):
         for workers, run in ((0, predict), (1, partial(predict_batch, 1)), (2, partial(predict_batch, 2))):

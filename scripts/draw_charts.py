@@ -14,8 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from benchmarks.protocol.picture import picture
+from benchmarks.protocol.results import FOLDER
+from benchmarks.protocol.table import number
+
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "pictures"
 TABLES = ROOT / "docs" / "benchmark_tables.md"
 
@@ -81,25 +84,9 @@ CHARTS: dict[str, Sequence[Panel]] = {
 
 _WIDTH, _BARS, _NUMBERS = 700, 260, 76
 _HEAD, _ROW, _BAR, _TICKS, _GAP = 30, 22, 14, 18, 18
-_STYLE = """
-.picture { font: 13px system-ui, sans-serif; }
-.picture text { fill: #1f2328; }
-.picture .title { font-weight: 600; }
-.picture .quiet { fill: #59636e; }
-.picture .grid { stroke: #d1d9e0; }
-.picture .bar { fill: #a3adb8; }
-.picture .bar.ours { fill: #2962b9; }
-@media (prefers-color-scheme: dark) {
-.picture text { fill: #e6edf3; }
-.picture .quiet { fill: #9198a1; }
-.picture .grid { stroke: #3d444d; }
-.picture .bar { fill: #656c76; }
-.picture .bar.ours { fill: #5b9bf8; }
-}
-"""
 
 
-def results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
+def results(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """Return the tables of all benchmarks by ``file/table``."""
     files = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
     return {f"{name}/{key}": table for name, tables in files.items() for key, table in tables.items()}
@@ -126,10 +113,7 @@ def chart(panels: Sequence[Panel], tables: dict[str, dict[str, Any]]) -> str:
         parts += lines
         described.append(f"{panel.title}: " + ", ".join(f"{name} {number(value)}" for name, value in bars))
         top += height + _GAP
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {_WIDTH} {top - _GAP}" role="img" '
-        f'aria-label="{escape(". ".join(described))}.">\n<style>{_STYLE}</style>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    return picture(parts, _WIDTH, top - _GAP, ". ".join(described) + ".", font_px=13)
 
 
 def _bars(panel: Panel, tables: dict[str, dict[str, Any]]) -> list[tuple[str, float]]:
@@ -171,8 +155,8 @@ class _Scale:
         self._high = math.log10(max(values)) if logarithmic else float(max(values))
 
     def __call__(self, value: float) -> float:
-        number = math.log10(value) if self._logarithmic else value
-        share = (number - self._low) / (self._high - self._low)
+        place = math.log10(value) if self._logarithmic else value
+        share = (place - self._low) / (self._high - self._low)
         return round(_BARS + share * (_WIDTH - _NUMBERS - _BARS), 1)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -185,18 +169,6 @@ class _Scale:
 def _text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> str:
     place = f'x="{x:g}" y="{y}" text-anchor="{anchor}"'
     return f'<text class="{kind}" {place}>{escape(text)}</text>' if kind else f"<text {place}>{escape(text)}</text>"
-
-
-def number(value: float) -> str:
-    """Return a number as text: three significant figures, or all digits before the point.
-
-    >>> [number(value) for value in (202727, 87.654, 9.3, 0.0755)]
-    ['202,727', '87.7', '9.30', '0.0755']
-    """
-    size = abs(value)
-    if size >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3g}"
 
 
 def page(tables: dict[str, dict[str, Any]]) -> str:

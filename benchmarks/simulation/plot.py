@@ -7,21 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from benchmarks.protocol.picture import picture
+
 # Visible on white and on black, since the documentation has both.
 _COLORS = ("#3b82c4", "#d1495b", "#4c9a57", "#a06cad", "#c98b1b")
 _WIDTH, _HEIGHT = 380, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 34, 44
 _COLUMNS = 2
-_STYLE = """
-.picture { font: 10.5px system-ui, sans-serif; }
-.picture text { fill: #1f2328; }
-.picture .title { font-weight: 600; }
-.picture .grid { stroke: #d1d9e0; }
-@media (prefers-color-scheme: dark) {
-.picture text { fill: #e6edf3; }
-.picture .grid { stroke: #3d444d; }
-}
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +49,12 @@ def svg(panels: Sequence[Panel]) -> str:
     (1, True)
     """
     width, height = _WIDTH * min(len(panels), _COLUMNS), _HEIGHT * -(-len(panels) // _COLUMNS)
-    inner = "\n".join(
+    parts = [
         f'<g transform="translate({index % _COLUMNS * _WIDTH} {index // _COLUMNS * _HEIGHT})">\n{_panel(one)}\n</g>'
         for index, one in enumerate(panels)
-    )
+    ]
     described = "; ".join(f"{panel.title}: {panel.y} by {panel.x}" for panel in panels)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{escape(described)}">\n<style>{_STYLE}</style>\n{inner}\n</svg>\n'
-    )
+    return picture(parts, width, height, described, font_px=10.5)
 
 
 class _Axis:

@@ -69,7 +69,7 @@ def test_the_documentation_has_the_charts_and_tables_that_the_results_give() -> 
 
 
 def test_every_file_of_results_is_written_as_saving_writes_it() -> None:
-    for file in draw_charts.RESULTS.glob("*.json"):
+    for file in results.FOLDER.glob("*.json"):
         text = file.read_text(encoding="utf-8")
 
         assert text == results.as_text(json.loads(text)), file.name
