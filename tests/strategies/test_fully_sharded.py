@@ -62,11 +62,12 @@ class Net(nn.Module):
         return self.last(rows).squeeze(1)
 
 
+# Adam divides by the size of past gradients. With a tiny epsilon, rounding errors of gradients near 0 would grow.
 OPTIMIZERS = {
-    "adam": te.optim.Adam(lr=0.01),
+    "adam": te.optim.Adam(lr=0.01, epsilon=0.01),
     "ftrl": te.optim.clip_gradients_by_norm(te.optim.Ftrl(lr=0.05), 0.5),
-    "torch": lambda named: torch.optim.AdamW(named, lr=0.01),
-    "clipped": te.optim.clip_gradients_by_norm(lambda named: torch.optim.AdamW(named, lr=0.01), 0.1),
+    "torch": lambda named: torch.optim.AdamW(named, lr=0.01, eps=0.01),
+    "clipped": te.optim.clip_gradients_by_norm(lambda named: torch.optim.AdamW(named, lr=0.01, eps=0.01), 0.1),
 }
 
 config = te.RunConfig(
