@@ -269,26 +269,35 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     # Keep the columns in the order of training, because the rounding of a sum depends on the order.
     # If raw numbers are as large as 1e5, different rounding is visible in the probabilities.
     in_order = sorted(range(len(rows)), key=rows.__getitem__)
-    return select(graph, concat(graph, pieces), in_order, len(rows))
+    if in_order == list(range(len(rows))):
+        return concat(graph, pieces)
+    # Select rows of the transposed tensor: this copies N numbers at once, and a selection of columns single ones.
+    columns = graph.op("Concat", *(_transposed(graph, piece) for piece in pieces), axis=0)
+    return _transposed(graph, graph.op("Gather", columns, graph.constant(in_order, np.int64), axis=0))
+
+
+def _transposed(graph: GraphBuilder, tensor: str) -> str:
+    return graph.op("Transpose", tensor, perm=[1, 0])
 
 
 def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: int) -> str:
     """Return how often each id occurs in each row, for indicator columns, float32 ``[N, width]``."""
     # In each turn, compare every position of the output with one of the ids that its column has in the row.
-    # This takes a sixth of the time of OneHot and a sum.
-    positions = graph.constant([list(range(width))], np.int64, hint="positions")
+    # This takes a sixth of the time of OneHot and a sum. All tensors are [width, N], as in `_input_layer`.
+    positions = graph.constant([[position] for position in range(width)], np.int64, hint="positions")
+    by_slot = _transposed(graph, ids)
     most = max(item.column.slots for item in placed)
     total = ""
     for turn in range(most):
         slots = [item.start + min(turn, item.column.slots - 1) for item in placed for _ in range(item.rows)]
-        hit = graph.op("Equal", graph.op("Gather", ids, graph.constant(slots, np.int64), axis=1), positions)
+        hit = graph.op("Equal", graph.op("Gather", by_slot, graph.constant(slots, np.int64), axis=0), positions)
         if turn:
             # Skip columns whose ids have all been counted in earlier turns.
-            open_ = [[turn < item.column.slots for item in placed for _ in range(item.rows)]]
+            open_ = [[turn < item.column.slots] for item in placed for _ in range(item.rows)]
             hit = graph.op("And", hit, graph.constant(open_, np.bool_))
         count = graph.op("Cast", hit, to=FLOAT)
         total = graph.op("Add", total, count) if total else count
-    return total
+    return _transposed(graph, total)
 
 
 def _bag_counts(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
