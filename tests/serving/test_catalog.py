@@ -96,6 +96,23 @@ def test_a_broken_version_is_refused_and_the_old_one_goes_on(
     assert refused[0].startswith(f"Version 2 of model small is left out: {tmp_path}/2/{MODEL_FILE} cannot be loaded: ")
 
 
+def test_a_server_that_starts_beside_broken_versions_answers_with_the_newest_that_loads(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    for version in (1, 2):
+        write_export(tmp_path / str(version))
+    for version in (3, 4):
+        break_export(tmp_path / str(version))
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy())
+    for _ in range(4):
+        catalog.refresh()
+    state = catalog.state("small")
+    assert (state.default, list(state.versions)) == (2, [2])
+    write_export(tmp_path / "5")
+    catalog.refresh()
+    assert list(catalog.state("small").versions) == [5]
+
+
 def test_a_version_that_could_not_be_read_for_a_while_is_tried_again(tmp_path: Path, catalog: Catalog) -> None:
     write_export(tmp_path / "1")
     (tmp_path / "1" / MODEL_FILE).rename(tmp_path / "away")
@@ -222,19 +239,76 @@ def test_some_models_of_a_registry_can_be_named(registry: Registry, base: Path) 
 
 
 def test_a_registry_that_cannot_be_read_for_a_while_is_logged_once(
-    served: ServingApp, registry: Registry, caplog: pytest.LogCaptureFixture
+    served: ServingApp, registry: Registry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("torch_estimator.serving.catalog._DISCOVER_SECS", 0.05)
+
     def warnings() -> int:
         return sum("cannot be read" in record.message for record in caplog.records)
 
     os.rename(registry.url, f"{registry.url}-away")
-    wait_until(lambda: warnings() > 0)
+    # One warning is about the model, and one about the registry.
+    wait_until(lambda: warnings() == 2)
     count = warnings()
     assert factor(served) == 1
+    assert served.service.is_ready
     os.rename(f"{registry.url}-away", registry.url)
     registry.set_default("small", 3)
     wait_until(lambda: factor(served) == 2)
     assert warnings() <= count + 1
+
+
+def test_a_directory_that_is_away_for_a_while_changes_nothing(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = tmp_path / "models"
+    write_export(base / "1")
+    catalog.add("small", DirectorySource(str(base)), VersionPolicy())
+    catalog.refresh()
+    os.rename(base, tmp_path / "away")
+    # Where a mount is lost, an empty directory is left.
+    base.mkdir()
+    for _ in range(3):
+        catalog.refresh()
+    assert catalog.version("small").number == 1
+    assert catalog.is_ready
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [
+        f"The versions of model small cannot be read: {base} had versions and has none now; those that are loaded stay"
+    ]
+    base.rmdir()
+    os.rename(tmp_path / "away", base)
+    write_export(base / "2")
+    catalog.refresh()
+    assert catalog.version("small").number == 2
+
+
+def test_a_new_model_of_a_registry_is_expected_once_it_has_a_version(
+    catalog: Catalog, registry: Registry, base: Path
+) -> None:
+    registry.create_model("new")
+    catalog.follow(registry, VersionPolicy())
+    catalog.refresh()
+    assert catalog.has("new")
+    assert catalog.is_ready
+    registry.create_version("new", 1, base / "1")
+    Path(registry.version_dir("new", 1), MODEL_FILE).write_bytes(b"no graph")
+    catalog.refresh()
+    assert not catalog.is_ready
+
+
+def test_a_model_without_versions_is_named_and_the_server_is_not_ready(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_export(tmp_path / "1")
+    assert not catalog.is_ready
+    catalog.add("small", DirectorySource(str(tmp_path)), VersionPolicy.parse("2,3"))
+    for _ in range(2):
+        catalog.refresh()
+    assert not catalog.is_ready
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        f"Model small has no version to serve: 2,3 chooses none of the versions in {tmp_path}, which are: 1."
+    ]
 
 
 def test_no_request_fails_while_versions_change_under_load(tmp_path: Path) -> None:

@@ -182,6 +182,23 @@ def test_the_access_log_has_one_object_a_request(base: Path, tmp_path: Path) -> 
     assert (fourth["status"], fourth["path"]) == (404, "/nothing\nhere")
 
 
+def test_a_full_disk_under_the_access_log_fails_no_request(base: Path) -> None:
+    with serving("--model", f"small={base}", "--access-log", "/dev/full") as server, httpx.Client() as client:
+        for _ in range(4):
+            answer = client.post(f"{server.url}/v1/models/small:predict", json={"inputs": {"x": [1]}})
+            assert answer.status_code == 200
+        status, log = server.end()
+    assert status == 0
+    assert log.count("The access log /dev/full cannot be written: No space left on device") == 1
+
+
+def test_an_access_log_that_cannot_be_opened_is_named(base: Path, tmp_path: Path) -> None:
+    options = ("--model", f"small={base}", "--access-log", str(tmp_path / "absent" / "log"))
+    for more in ((), ("--min-nodes", "0")):
+        with pytest.raises(AssertionError, match="absent/log cannot be opened: No such file"), serving(*options, *more):
+            pass
+
+
 def test_a_traceparent_is_passed_on_in_the_answer(base: Path) -> None:
     with app_of(base) as app:
         for path in ("/v1/models/small", "/v1/models/none", "/metrics", "/none"):

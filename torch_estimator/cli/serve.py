@@ -92,11 +92,13 @@ def run(options: argparse.Namespace) -> None:
 
     where = f"Serving {names} at {scheme}://{address}{rpc}"
     if settings.follows_load or settings.workers > 1:
+        from torch_estimator.serving.access_log import AccessLog
         from torch_estimator.serving.catalog import sources
         from torch_estimator.serving.nodes import run_in_parent
 
         # With no process at first, a wrong directory would otherwise be noticed by the first request.
         sources(settings.models, settings.registry)
+        AccessLog(settings.access_log).close()
         least, most = settings.least_nodes, settings.most_nodes
         count = f"{most}" if least == most else f"{least} to {most}"
         run_in_parent(settings, listener, f"{where} with {count} processes (Ctrl-C ends it).")

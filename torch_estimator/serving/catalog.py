@@ -56,10 +56,20 @@ class Found:
 
 
 class Source(Protocol):
-    """Place where the versions of a model are found."""
+    """Place where the versions of a model are found.
+
+    Attributes:
+        where: Its path or URL.
+    """
+
+    where: str
 
     def find(self) -> Found:
-        """Return the versions that are there now."""
+        """Return the versions that are there now.
+
+        Raises:
+            UserError: The place cannot be read, or is empty though it had versions, as the place of a lost mount is.
+        """
 
 
 class DirectorySource:
@@ -70,21 +80,23 @@ class DirectorySource:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = files.as_url(path)
+        self.where = files.as_url(path)
         # An export is complete once it has its signatures, and then never changes.
         self._complete: set[int] = set()
 
     def find(self) -> Found:
-        if files.exists(files.join(self._path, SIGNATURES_FILE)):
-            name = files.basename(self._path)
-            return Found({int(name) if name.isascii() and name.isdigit() else 1: self._path})
+        if files.exists(files.join(self.where, SIGNATURES_FILE)):
+            name = files.basename(self.where)
+            return Found({int(name) if name.isascii() and name.isdigit() else 1: self.where})
         versions = {}
-        for name in (entry.strip("/") for entry in files.listdir(self._path)):
+        for name in (entry.strip("/") for entry in files.listdir(self.where)):
             if not (name.isascii() and name.isdigit()):
                 continue
-            directory = files.join(self._path, name)
+            directory = files.join(self.where, name)
             if int(name) in self._complete or files.exists(files.join(directory, SIGNATURES_FILE)):
                 versions[int(name)] = directory
+        if self._complete and not versions:
+            raise ExportError(f"{self.where} had versions and has none now; those that are loaded stay.")
         self._complete = set(versions)
         return Found(versions)
 
@@ -98,6 +110,7 @@ class RegistrySource:
     """
 
     def __init__(self, registry: Registry, model: str) -> None:
+        self.where = files.join(registry.url, model)
         self._registry = registry
         self._model = model
         self._changes = -1
@@ -109,9 +122,8 @@ class RegistrySource:
         now = time.monotonic()
         # Reading the state of a model is one small file, listing its versions may be a thousand requests.
         if info.changes != self._changes or info.default not in self._versions or now - self._listed > _LIST_SECS:
-            directory = files.join(self._registry.url, self._model)
             self._versions = {
-                number: files.join(directory, str(number)) for number in self._registry.versions(self._model)
+                number: files.join(self.where, str(number)) for number in self._registry.versions(self._model)
             }
             self._changes, self._listed = info.changes, now
         return Found(self._versions, info.default, info.labels)
@@ -243,11 +255,20 @@ class ModelState:
 
 
 class _Model:
-    """A model: where its versions are found, what is loaded, and what is being loaded."""
+    """A model: where its versions are found, what is loaded, and what is being loaded.
 
-    def __init__(self, source: Source, policy: VersionPolicy) -> None:
+    Args:
+        source: Where its versions are found.
+        policy: Which of them are loaded.
+        is_expected: Whether a server is not ready without it. The server that follows a registry expects a model there
+            once it has a version.
+    """
+
+    def __init__(self, source: Source, policy: VersionPolicy, *, is_expected: bool) -> None:
         self.source = source
         self.policy = policy
+        self.is_expected = is_expected
+        self.lacks_versions = False
         self.state = ModelState()
         self.problem = ""
         self.loads: dict[int, Future[Version]] = {}
@@ -304,7 +325,7 @@ class Catalog:
 
     def add(self, name: str, source: Source, policy: VersionPolicy) -> None:
         """Serve another model. Its versions are loaded by the next `refresh`."""
-        self._set_models({**self._models, name: _Model(source, policy)})
+        self._set_models({**self._models, name: _Model(source, policy, is_expected=True)})
 
     def follow(self, registry: Registry, policy: VersionPolicy) -> None:
         """Serve all models of a registry, also those that are created later."""
@@ -327,6 +348,12 @@ class Catalog:
     def names(self) -> list[str]:
         """Return the names of the models, sorted."""
         return sorted(self._models)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether each model has a version that answers, and there is any. New models of a registry may have none."""
+        answers = [model.state.default is not None for model in self._models.values() if model.is_expected]
+        return all(answers) and any(answers)
 
     def has(self, name: str) -> bool:
         """Return whether there is such a model, even if no version of it is loaded."""
@@ -401,6 +428,9 @@ class Catalog:
         self._discovered = time.monotonic()
         try:
             names = self._registry.models()
+            if self._models and not files.listdir(self._registry.url):
+                # Even the last model that is deleted leaves its history.
+                raise RegistryError(f"{self._registry.url} had models and is empty now; those that are loaded stay.")
         except Exception as error:
             if str(error) != self._registry_problem:
                 self._registry_problem = str(error)
@@ -411,7 +441,7 @@ class Catalog:
         for name in names:
             if name not in models:
                 logger.info("Model %s is served.", name)
-                models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy)
+                models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy, is_expected=False)
         for name, model in self._models.items():
             if name not in names and isinstance(model.source, RegistrySource):
                 logger.info("Model %s is gone from the registry.", name)
@@ -421,8 +451,19 @@ class Catalog:
 
     def _update(self, name: str, model: _Model) -> None:
         found, before = model.source.find(), model.state
-        chosen = {*model.policy.chosen(list(found.versions)), found.default, *found.labels.values()}
+        chosen = {*_chosen(model, found), found.default, *found.labels.values()}
         wanted = sorted(number for number in chosen if number is not None and number in found.versions)
+        model.is_expected = model.is_expected or bool(found.versions)
+        if not wanted and not model.lacks_versions:
+            there = ", ".join(map(str, sorted(found.versions))) or "none"
+            logger.warning(
+                "Model %s has no version to serve: %s chooses none of the versions in %s, which are: %s.",
+                name,
+                model.policy,
+                model.source.where,
+                there,
+            )
+        model.lacks_versions = not wanted
         versions = {**before.versions, **self._take_loaded(name, model)}
         model.failures = {number: one for number, one in model.failures.items() if number in found.versions}
         for number in wanted:
@@ -487,6 +528,14 @@ class Catalog:
         )
         logger.info("Model %s has loaded version %d in %.2f s.", name, number, time.monotonic() - began)
         return version
+
+
+def _chosen(model: _Model, found: Found) -> list[int]:
+    """Return the versions that the policy chooses. If none of them can be loaded, it also chooses from the others."""
+    chosen = model.policy.chosen(list(found.versions))
+    if all(number in model.failures for number in chosen):
+        chosen += model.policy.chosen([number for number in found.versions if number not in model.failures])
+    return chosen
 
 
 def sources(models: tuple[ServedModel, ...], registry: str | None) -> dict[str, tuple[Source, VersionPolicy]]:

@@ -32,6 +32,9 @@ class VersionPolicy:
         if self.latest < 1:
             raise InvalidValueError(f"the policy latest({self.latest}) would load no version; give at least 1.")
 
+    def __str__(self) -> str:
+        return "all" if self.all else ",".join(map(str, self.specific)) or f"latest({self.latest})"
+
     @classmethod
     def parse(cls, text: str) -> VersionPolicy:
         """Return the policy that a command line names.

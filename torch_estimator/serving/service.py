@@ -68,8 +68,7 @@ class PredictionService:
     @property
     def is_ready(self) -> bool:
         """Whether every model has a version that answers."""
-        states = [self.catalog.state(name) for name in self.catalog.names()]
-        return not self.is_draining and all(state.default is not None for state in states)
+        return self.catalog.is_ready and not self.is_draining
 
     async def predict(self, version: Version, signature: str, columns: Columns, rows: int) -> Result:
         """Run a version on the instances of one request.
