@@ -1,0 +1,99 @@
+/* What surrounds the generated C++ code of a compiled step: the class that the code belongs to, and its C interface.
+
+   generated_code.py puts this file in place of the classes that Inductor's output includes. Those also manage constants,
+   devices and pools of models, which a training step has none of. They take g++ three seconds to compile, and this file
+   takes half a second. The names are those of PyTorch, so that the generated code and the caller (run_steps.c) work
+   with either. */
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <c10/util/generic_math.h>
+#include <torch/csrc/inductor/aoti_runtime/device_utils.h>
+#include <torch/csrc/inductor/aoti_runtime/interface.h>
+#include <torch/csrc/inductor/aoti_runtime/scalar_to_tensor.h>
+#include <torch/csrc/inductor/aoti_runtime/utils.h>
+#include <torch/csrc/inductor/cpp_wrapper/device_internal/cpu.h>
+
+/* Rounds up to a multiple of 64 bytes, for buffers that share memory. */
+[[maybe_unused]] static inline int64_t align(int64_t n_bytes) {
+    return (n_bytes + 64 - 1) & -64;
+}
+
+/* Inductor's code can check the layouts of its inputs. CompiledStep has already done so, once for all steps. */
+#define __check_inputs_outputs(inputs, outputs)
+[[maybe_unused]] static constexpr bool _check_aoti_runtime_check_inputs_env() {
+    return false;
+}
+
+namespace torch::aot_inductor {
+
+class AOTInductorModelKernelsBase {
+  public:
+    virtual ~AOTInductorModelKernelsBase() = default;
+};
+
+class AOTInductorModel {
+  public:
+    AOTInductorModel();
+    void run_impl(AtenTensorHandle *inputs, AtenTensorHandle *outputs, DeviceStreamType stream,
+                  AOTIProxyExecutorHandle proxy_executor);
+
+  private:
+    [[maybe_unused]] int32_t device_idx_ = -1;
+    std::unique_ptr<AOTInductorModelKernelsBase> kernels_;
+};
+
+/* Switches gradients off, which operators with an output argument require, and back to what was before. */
+class WithoutGradients {
+  public:
+    WithoutGradients() : before_(aoti_torch_grad_mode_is_enabled()) {
+        aoti_torch_grad_mode_set_enabled(false);
+    }
+    ~WithoutGradients() {
+        aoti_torch_grad_mode_set_enabled(before_);
+    }
+
+  private:
+    bool before_;
+};
+
+} // namespace torch::aot_inductor
+
+extern "C" {
+
+AOTIRuntimeError AOTInductorModelContainerCreateWithDevice(AOTInductorModelContainerHandle *made, size_t, const char *,
+                                                           const char *) {
+    *made = reinterpret_cast<AOTInductorModelContainerHandle>(new torch::aot_inductor::AOTInductorModel());
+    return AOTI_RUNTIME_SUCCESS;
+}
+
+AOTIRuntimeError AOTInductorModelContainerDelete(AOTInductorModelContainerHandle container) {
+    delete reinterpret_cast<torch::aot_inductor::AOTInductorModel *>(container);
+    return AOTI_RUNTIME_SUCCESS;
+}
+
+/* Takes ownership of the handles of the inputs, and gives that of the outputs. */
+AOTIRuntimeError AOTInductorModelContainerRun(AOTInductorModelContainerHandle container, AtenTensorHandle *inputs,
+                                              size_t, AtenTensorHandle *outputs, size_t, AOTInductorStreamHandle,
+                                              AOTIProxyExecutorHandle) {
+    torch::aot_inductor::WithoutGradients guard;
+    try {
+        reinterpret_cast<torch::aot_inductor::AOTInductorModel *>(container)->run_impl(inputs, outputs, nullptr,
+                                                                                       nullptr);
+    } catch (const std::exception &error) {
+        std::cerr << "Error: " << error.what() << '\n';
+        return AOTI_RUNTIME_FAILURE;
+    } catch (...) {
+        std::cerr << "Unknown exception occurred.\n";
+        return AOTI_RUNTIME_FAILURE;
+    }
+    return AOTI_RUNTIME_SUCCESS;
+}
+
+} // extern "C"
