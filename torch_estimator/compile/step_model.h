@@ -41,12 +41,69 @@ class AOTInductorModelKernelsBase {
 class AOTInductorModel {
   public:
     AOTInductorModel();
+    ~AOTInductorModel() {
+        for (const Kept &one : kept_)
+            if (one.tensor != nullptr)
+                aoti_torch_delete_tensor_object(one.tensor);
+    }
     void run_impl(AtenTensorHandle *inputs, AtenTensorHandle *outputs, DeviceStreamType stream,
                   AOTIProxyExecutorHandle proxy_executor);
 
   private:
+    /* A tensor that a place in the generated code makes, kept for the next step. */
+    struct Kept {
+        const void *memory;
+        AtenTensorHandle tensor;
+    };
+
+    /* Returns a new handle of the tensor that place `number` has kept if the tensor is in the same memory as in the
+       step before, and otherwise makes and keeps a new tensor. A new handle takes a fifth of the time of a new tensor.
+       Shapes and dtypes are the same in every step. */
+    template <typename Make>
+    AOTITorchError kept(size_t number, const void *memory, AtenTensorHandle *made, const Make &make) {
+        if (number >= kept_.size())
+            kept_.resize(number + 1);
+        Kept &one = kept_[number];
+        if (one.tensor == nullptr || one.memory != memory) {
+            if (one.tensor != nullptr)
+                aoti_torch_delete_tensor_object(one.tensor);
+            one = {memory, nullptr};
+            if (AOTITorchError error = make(&one.tensor); error != AOTI_TORCH_SUCCESS) {
+                one.tensor = nullptr;
+                return error;
+            }
+        }
+        return aoti_torch_new_tensor_handle(one.tensor, made);
+    }
+
+    AOTITorchError empty(size_t number, int64_t n_dims, const int64_t *sizes, const int64_t *strides, int32_t dtype,
+                         int32_t device_type, int32_t device, AtenTensorHandle *made) {
+        auto make = [&](AtenTensorHandle *tensor) {
+            return aoti_torch_empty_strided(n_dims, sizes, strides, dtype, device_type, device, tensor);
+        };
+        /* Rows of bytes are the memory that buffers share. Others are kept by nobody, such as the loss. */
+        return n_dims == 1 && dtype == aoti_torch_dtype_uint8() ? kept(number, nullptr, made, make) : make(made);
+    }
+
+    AOTITorchError buffer(size_t number, AtenTensorHandle pool, int64_t offset, int32_t dtype, int64_t n_dims,
+                          const int64_t *sizes, const int64_t *strides, AtenTensorHandle *made) {
+        return kept(number, get_data_ptr_wrapper(pool), made, [&](AtenTensorHandle *tensor) {
+            return aoti_torch__alloc_from_pool(pool, offset, dtype, n_dims, sizes, strides, tensor);
+        });
+    }
+
+    AtenTensorHandle view(size_t number, AtenTensorHandle of, int64_t n_dims, const int64_t *sizes,
+                          const int64_t *strides, int64_t offset) {
+        AtenTensorHandle made = nullptr;
+        AOTI_TORCH_ERROR_CODE_CHECK(kept(number, get_data_ptr_wrapper(of), &made, [&](AtenTensorHandle *tensor) {
+            return aoti_torch__reinterpret_tensor(of, n_dims, sizes, strides, offset, tensor);
+        }));
+        return made;
+    }
+
     [[maybe_unused]] int32_t device_idx_ = -1;
     std::unique_ptr<AOTInductorModelKernelsBase> kernels_;
+    std::vector<Kept> kept_;
 };
 
 /* Switches gradients off, which operators with an output argument require, and back to what was before. */
@@ -97,3 +154,8 @@ AOTIRuntimeError AOTInductorModelContainerRun(AOTInductorModelContainerHandle co
 }
 
 } // extern "C"
+
+/* The generated code below makes its tensors with these functions. __COUNTER__ gives each place a number. */
+#define aoti_torch_empty_strided(...) this->empty(__COUNTER__, __VA_ARGS__)
+#define aoti_torch__alloc_from_pool(...) this->buffer(__COUNTER__, __VA_ARGS__)
+#define reinterpret_tensor_wrapper(...) this->view(__COUNTER__, __VA_ARGS__)
