@@ -1,4 +1,4 @@
-"""Compilation of a traced step to machine code, with PyTorch's AOTInductor and the C++ compiler.
+"""Compilation of a traced step to machine code: AOTInductor generates C++ code, which `generated_code` compiles.
 
 This code runs in the process of a `Compilation` only. It changes settings of this process without restoring them.
 """
