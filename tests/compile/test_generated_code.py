@@ -14,7 +14,7 @@ import torch_estimator as te
 from tests.jobs import assert_same_variables
 from torch_estimator.compile import generated_code
 from torch_estimator.compile.building import STEP_LIBRARY
-from torch_estimator.compile.generated_code import shorten, split
+from torch_estimator.compile.generated_code import GeneratedCode, shorten, split
 
 CALLS = """#include <torch/csrc/inductor/aoti_include/cpu.h>
 extern "C" {
@@ -58,6 +58,9 @@ def test_shortened_code_keeps_the_declarations_and_the_step() -> None:
     "change",
     [
         lambda code: code.replace("kernel(input_handles[0])", "kernel(constants_->at(0))"),
+        # step_model.h keeps one tensor for each place, so no place may run twice in a step.
+        lambda code: code.replace("kernel(input_handles[0]);", "while (1) { kernel(input_handles[0]); }"),
+        lambda code: code.replace("kernel(input_handles[0]);", "int64_t sizes[] = {u0, 2L};"),
         lambda code: code.replace("::AOTInductorModel(", "::OtherModel("),
         lambda code: code.replace("run_impl(", "take_step("),
         lambda code: code.replace('} // extern "C"', "}"),
@@ -65,6 +68,38 @@ def test_shortened_code_keeps_the_declarations_and_the_step() -> None:
 )
 def test_code_with_constants_or_of_another_form_is_not_shortened(change: Callable[[str], str]) -> None:
     assert shorten(change(CALLS)) is None
+
+
+def test_words_in_comments_do_not_count() -> None:
+    assert shorten(CALLS.replace("kernel(input_handles[0]);", "kernel(input_handles[0]); // for while u0")) is not None
+
+
+@pytest.mark.parametrize(
+    ("described", "operators"),
+    [('{"nodes": [{"node": {"target": "aten::qr"}}]}', ["aten::qr"]), (None, ["an operator"])],
+)
+def test_operators_that_are_dispatched_are_found_in_the_code_even_if_nothing_describes_them(
+    tmp_path: Path, described: str | None, operators: list[str]
+) -> None:
+    source = tmp_path / "step.wrapper.cpp"
+    code = GeneratedCode(source, tmp_path, tmp_path, [])
+    source.write_text(CALLS)
+    assert code.dispatched_operators() == []
+    source.write_text(CALLS.replace("kernel(", "aoti_torch_proxy_executor_call_function(proxy_executor, "))
+    if described is not None:
+        (tmp_path / "step.wrapper.json").write_text(described)
+    assert code.dispatched_operators() == operators
+
+
+class Triangle(nn.Module):
+    """A module with an operator that PyTorch calls through its dispatcher only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(6, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.out(rows) + torch.linalg.qr(rows.detach()).R.sum()
 
 
 class Network(nn.Module):
@@ -81,17 +116,27 @@ class Network(nn.Module):
         return self.out(outputs) + hidden.sort(1).values[:, :1]
 
 
-def train(model_dir: Path) -> te.Estimator:
+def train(model_dir: Path, module: type[nn.Module] = Network) -> te.Estimator:
     rows = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
     torch.manual_seed(0)
     estimator = te.Estimator.from_module(
-        Network(),
+        module(),
         head=te.RegressionHead(),
         optimizer="Adam",
         model_dir=str(model_dir),
         config=te.RunConfig(compile=True, random_seed=1),
     )
     return estimator.train(lambda: te.data.Dataset.from_arrays(rows, rows[:, :1]).repeat().batch(8), steps=20)
+
+
+@pytest.mark.runs_in_python
+def test_a_step_with_an_operator_that_is_dispatched_runs_in_python(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, Triangle)
+    (logged,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    why = "PyTorch has no compiled form of aten::linalg_qr"
+    assert logged == f"The training step is not compiled, because {why}; training goes on without."
 
 
 def test_where_the_shortened_code_is_refused_the_code_as_it_is_computes_the_same_bits(

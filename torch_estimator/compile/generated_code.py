@@ -7,8 +7,8 @@ Inductor can compile this code itself. It is compiled here because that takes ha
 - The kernels are compiled at the same time as the code that calls them, and not after it.
 - Nothing is compiled for debuggers: no line tables, no frame pointers.
 
-If the generated code has constants, or does not look as expected, for instance in a later version of PyTorch, it is
-compiled as it is, which only takes longer.
+If the generated code has constants or loops, or does not look as expected, for instance in a later version of PyTorch,
+it is compiled as it is, which only takes longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _END_OF_INTERFACE = '\n} // extern "C"\n'
 _CONSTRUCTOR = "AOTInductorModel::AOTInductorModel("
 _RUN = "void AOTInductorModel::run_impl("
 _END_OF_RUN = "} // AOTInductorModel::run_impl\n"
-_CONSTANTS = re.compile(r"\bconstants_\b")
+# What ``step_model.h`` cannot do: constants; and, because it keeps one tensor for each place in the code from step to
+# step, loops and variable sizes.
+_UNSUPPORTED = re.compile(r"\b(constants_|while|for|do|goto|[su]\d+)\b")
+_DISPATCHED = "aoti_torch_proxy_executor_"
+_COMMENT = re.compile("//.*")
 _KERNELS = re.compile(r"^#include [<\"]\S*cpp_prefix\S*\.h[>\"]$", re.MULTILINE)
 
 _OWN_CONSTRUCTOR = "AOTInductorModel::AOTInductorModel() : kernels_(new AOTInductorModelKernels()) {}\n"
@@ -67,10 +71,10 @@ class GeneratedCode(NamedTuple):
 
     def dispatched_operators(self) -> list[str]:
         """Return the operators that the code calls through PyTorch's dispatcher. ``run_steps.c`` cannot call these."""
-        described = self.source.with_suffix(".json")
-        if not described.is_file():
+        if _DISPATCHED not in self.source.read_text():
             return []
-        nodes = json.loads(described.read_text()).get("nodes", [])
+        described = self.source.with_suffix(".json")
+        nodes = json.loads(described.read_text())["nodes"] if described.is_file() else [{}]
         return sorted({str(node.get("node", {}).get("target", "an operator")) for node in nodes})
 
     def compile(self, library: Path, flags: Sequence[str] = ()) -> None:
@@ -112,13 +116,13 @@ def shorten(calls: str) -> str | None:
     """Return the code that calls the kernels with ``step_model.h`` in place of PyTorch's classes.
 
     Returns:
-        None if the code has constants, or does not look as expected.
+        None if the code has constants, loops or variable sizes, or does not look as expected.
     """
     _, _, own = calls.partition(_END_OF_INTERFACE)
     declarations, constructor, functions = own.partition(_CONSTRUCTOR)
     _, start, rest = functions.rpartition(_RUN)
     body, end, _ = rest.partition(_END_OF_RUN)
-    if not (constructor and start and end) or _CONSTANTS.search(body):
+    if not (constructor and start and end) or _UNSUPPORTED.search(_COMMENT.sub("", body)):
         return None
     return f'#include "{_STEP_MODEL}"\n{declarations}{_OWN_CONSTRUCTOR}{start}{body}{end}{_END_OF_NAMESPACE}'
 

@@ -3,7 +3,10 @@
    generated_code.py puts this file in place of the classes that Inductor's output includes. Those also manage constants,
    devices and pools of models, which a training step has none of. They take g++ three seconds to compile, and this file
    takes half a second. The names are those of PyTorch, so that the generated code and the caller (run_steps.c) work
-   with either. */
+   with either.
+
+   There is no lock around a run, unlike in PyTorch's classes: each CompiledStep of Python makes a model of its own, and
+   only the thread that trains calls it. The generated code has no variables outside of the model. */
 
 #include <array>
 #include <cstdint>
@@ -58,7 +61,10 @@ class AOTInductorModel {
 
     /* Returns a new handle of the tensor that place `number` has kept if the tensor is in the same memory as in the
        step before, and otherwise makes and keeps a new tensor. A new handle takes a fifth of the time of a new tensor.
-       Shapes and dtypes are the same in every step. */
+       Shapes and dtypes are the same in every step, and each place runs once in a step (generated_code.py sees to it).
+       What a kept tensor is a view of may be gone by the next step. That is safe. If its memory belongs to an operator
+       of the step, the kept tensor keeps this memory, so no other tensor can get its address. Other memory, such as that
+       of a parameter or a batch, is used only while an input of the current step has the same address. */
     template <typename Make>
     AOTITorchError kept(size_t number, const void *memory, AtenTensorHandle *made, const Make &make) {
         if (number >= kept_.size())
