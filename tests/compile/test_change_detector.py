@@ -37,6 +37,10 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "the layout of a parameter": lambda model, _: setattr(
         model.inner[0].weight, "data", model.inner[0].weight.data.t().contiguous().t()
     ),
+    "the type of a parameter": lambda model, _: model.double(),
+    "the shape of a parameter": lambda model, _: setattr(
+        model.inner[0].weight, "data", model.inner[0].weight.data[:1].clone()
+    ),
     "a module": lambda model, _: setattr(model, "inner", nn.Sequential(*model.inner)),
     "a forward hook": lambda model, _: model.inner[0].register_forward_hook(lambda *_: None),
     "the optimizer's state": lambda _, optimizer: optimizer.state.clear(),

@@ -174,6 +174,17 @@ def test_a_compilation_goes_on_only_if_later_runs_can_use_it(tmp_path: Path, mon
     assert ended.is_over()
 
 
+def test_a_compilation_that_fails_unexpectedly_gives_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AttributeError("module 'torch' has no attribute 'x'\nmore")
+
+    monkeypatch.setattr(compilation, "trace", fail)
+    running = started(tmp_path / "built", reserved_in(tmp_path))
+    running.wait()
+    assert running.result() == "AttributeError: module 'torch' has no attribute 'x'"
+    running.remove()
+
+
 def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,8 @@ The life of a compiled step, in order:
 6. Otherwise `compilation` forks a process in which the rest happens, while the training goes on in Python:
    a. `tracing` takes two real steps, then records one as a graph of tensor operations, twice. `trace_checks` refuses
       whatever a graph cannot repeat, and `traced_update` makes the optimizer's update part of the graph.
-   b. `building` compiles the graph with AOTInductor, and ``run_steps.c`` with the C compiler.
+   b. `building` lets AOTInductor generate C++ code of the graph, and compiles ``run_steps.c``. `generated_code`
+      compiles the C++ code with a class of this project (``step_model.h``) in place of PyTorch's.
    c. The process moves both libraries to the cache. It outlives the training if that ends first.
 7. `compiled_step` loads the libraries and takes steps with them, several per call and without Python in between.
 8. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes

@@ -1,4 +1,4 @@
-"""Compilation of a traced step to machine code, with PyTorch's AOTInductor and the C++ compiler.
+"""Compilation of a traced step to machine code: AOTInductor generates C++ code, which `generated_code` compiles.
 
 This code runs in the process of a `Compilation` only. It changes settings of this process without restoring them.
 """
@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 
 from torch_estimator import files
 from torch_estimator.compile.batch_layout import layouts_as_json, tensor_layouts
+from torch_estimator.compile.generated_code import GeneratedCode
 from torch_estimator.compile.trace_checks import CannotBeCompiled, replaced
 from torch_estimator.compile.tracing import WRAPS
 
@@ -76,18 +77,29 @@ def build(
         "fallback_random": True,
         "cpp.threads": 1 if has_atomic_additions else threads,
         "compile_threads": 1,
+        # Place the buffers of a step in one piece of memory. Allocating each of them takes longer than most kernels.
+        "memory_planning": True,
+        # Generate C++ code, but do not compile it.
+        "aot_inductor.package": True,
+        "aot_inductor.package_cpp_only": True,
         "aot_inductor.precompile_headers": False,
     }
+    # In C++ the overflow of a signed integer is undefined, and compilers use that to remove checks. With this flag,
+    # integers wrap around, as torch's operators do.
+    flags = ["-fwrapv"] if graph.meta.get(WRAPS) else []
     try:
         compiler = get_cpp_compiler()
-        with config.patch("cpp_cache_precompile_headers", False), _integer_overflow(bool(graph.meta.get(WRAPS))):
-            library = Path(str(inductor.aot_compile(graph, tuple(inputs), options=options)))
+        with config.patch("cpp_cache_precompile_headers", False):
+            generated: Any = inductor.aot_compile(graph, tuple(inputs), options=options)
+        code = GeneratedCode.among(generated)
+        if operators := code.dispatched_operators():
+            raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(operators)}")
+        code.compile(folder / STEP_LIBRARY, flags)
         _build_loop(compiler, folder / LOOP_LIBRARY)
+    except CannotBeCompiled:
+        raise
     except Exception as error:
         raise CannotBeCompiled(_reason(error)) from error
-    if operators := _dispatched_operators(library):
-        raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(operators)}")
-    shutil.move(library, folder / STEP_LIBRARY)
     description = {"format": FORMAT, "inputs": layouts_as_json(tensor_layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
 
@@ -127,41 +139,12 @@ def _read_answers(machine_file: Path | None) -> dict[str, bool]:
     return {}
 
 
-@contextlib.contextmanager
-def _integer_overflow(wraps: bool) -> Iterator[None]:
-    """Make the C++ code that is compiled in the body wrap integers around on overflow, as torch's operators do.
-
-    In C++ the overflow of a signed integer is undefined, and compilers use that to remove checks. Hashing in a model
-    overflows on purpose.
-
-    Args:
-        wraps: Whether integers may overflow; if not, the code is compiled as usual.
-    """
-    from torch._inductor import cpp_builder
-
-    flags = cpp_builder._get_ffast_math_flags
-    if not wraps:
-        yield
-        return
-    with replaced(cpp_builder, "_get_ffast_math_flags", lambda: [*flags(), "fwrapv"]):
-        yield
-
-
 def _build_loop(compiler: str, target: Path) -> None:
     """Compile ``run_steps.c``, the loop in C that calls the step many times without Python in between."""
     libraries = Path(torch.__file__).parent / "lib"
     command = [compiler, "-x", "c", "-O2", "-fPIC", "-shared", str(_LOOP_SOURCE), "-o", str(target)]
     command += [f"-L{libraries}", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-
-
-def _dispatched_operators(library: Path) -> list[str]:
-    """Return the operators that a library calls through PyTorch's dispatcher. ``run_steps.c`` cannot call these."""
-    described = library.with_name(library.name.removesuffix(".so") + ".json")
-    if not described.is_file():
-        return []
-    nodes = json.loads(described.read_text()).get("nodes", [])
-    return sorted({str(node.get("node", {}).get("target", "an operator")) for node in nodes})
 
 
 def _reason(error: Exception) -> str:

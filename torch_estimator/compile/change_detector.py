@@ -144,7 +144,9 @@ class ModelSnapshot:
         self._visited.add(identity)
         self._held.append(value)
         if isinstance(value, Tensor):
-            self._seen += (value.requires_grad, value.stride() if not value.is_sparse else None)
+            # The type and the shape change where code of the user sets `.data`, as `module.double()` does.
+            layout = value.stride() if not value.is_sparse else None
+            self._seen += (value.requires_grad, value.dtype, value.shape, value.device, layout)
             return
         if isinstance(value, Optimizer):
             # Skip the settings in parameter groups, because schedules change them. `ChangeDetector` compares settings.

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from torch_estimator.compile.building import build
 from torch_estimator.compile.cache_key import CacheKey
-from torch_estimator.compile.trace_checks import CannotBeCompiled
+from torch_estimator.compile.trace_checks import CannotBeCompiled, reason_of
 from torch_estimator.compile.tracing import trace
 from torch_estimator.errors import UserError
 from torch_estimator.train.batches import TensorBatch
@@ -205,6 +205,10 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         except (CannotBeCompiled, UserError) as error:
             traceback.print_exc()
             outcome = {"failure": str(error).removesuffix(".")}
+        except Exception as error:
+            # Neither the user nor a check has foreseen this. A name may be missing in another version of PyTorch.
+            traceback.print_exc()
+            outcome = {"failure": reason_of(error)}
         # Write the file under another name and rename it, so that the parent never reads half a file.
         (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
         os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)

@@ -20,6 +20,7 @@ from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
 from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_in_background, missing_core
 from torch_estimator.compile.step_compiler import StepCompiler
+from torch_estimator.compile.trace_checks import reason_of
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
@@ -375,8 +376,14 @@ class CompiledRunner(StepRunner):
             self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
             return
         if self._compiler is None:
-            with self._observer.unobserved():
-                self._compiler = StepCompiler(self._step, self._compute_key, self._cache)
+            try:
+                with self._observer.unobserved():
+                    self._compiler = StepCompiler(self._step, self._compute_key, self._cache)
+            except Exception as error:
+                # Training needs no cache key. A private name that it reads may be missing in another PyTorch.
+                logger.debug("The cache key cannot be computed.", exc_info=True)
+                self._give_up(reason_of(error))
+                return
             is_outdated = self._compiler.is_outdated
             self._detector = ChangeDetector(self._step, self._watched, self._observer, is_outdated)
         while state.compilation is None:

@@ -60,8 +60,8 @@ def torch_flags() -> tuple[str, ...]:
         "deterministic warn only": torch.is_deterministic_algorithms_warn_only_enabled,
         "fill memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         "matmul precision": torch.get_float32_matmul_precision,
-        "mkldnn": torch._C._get_mkldnn_enabled,
-        "nnpack": torch._C._get_nnpack_enabled,
+        "mkldnn": lambda: torch._C._get_mkldnn_enabled(),
+        "nnpack": lambda: torch._C._get_nnpack_enabled(),
         "fast path": torch.backends.mha.get_fastpath_enabled,
         "cudnn": lambda: [
             getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")

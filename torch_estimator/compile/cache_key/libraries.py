@@ -103,7 +103,7 @@ def own_sources() -> str:
     """Return a hash of torch_estimator's sources, which may change without a new version in a checkout."""
     root = Path(torch_estimator.__file__).parent
     digest = sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root)} {len(content)}\0".encode())
         digest.update(content)
