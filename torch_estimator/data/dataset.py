@@ -370,6 +370,8 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep every ``num_shards``-th row, from row `index` on. After `batch`, keep every ``num_shards``-th batch.
 
+        The processes of a cluster call `shard` before `shuffle`, so that no two of them read the same row.
+
         Args:
             num_shards: Number of parts into which the rows (or batches) are divided.
             index: Number of the part to keep, from 0.
