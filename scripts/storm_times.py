@@ -19,6 +19,7 @@ TOGETHER = {"worker": 8.0}
 """The same for those that train in step."""
 
 _AGAIN = re.compile(r"started (.*) again, restart")
+_PID = re.compile(r" \(pid \d+\)")
 _HOLDS = re.compile(r"ps \d+ holds \d+ numbers")
 _TRAINS = ("chief", "worker")
 
@@ -66,7 +67,7 @@ class Kill:
             return
         if line.name == LAUNCHER:
             found = _AGAIN.search(line.text)
-            self._is_started |= found is not None and self.name in found[1].split(", ")
+            self._is_started |= found is not None and self.name in _PID.sub("", found[1]).split(", ")
             return
         is_step = line.text.startswith(f"{STEP} ")
         if self._is_started and line.name == self.name and self.back_secs is None and self._is_work(line, is_step):

@@ -63,7 +63,7 @@ def test_times_are_those_of_the_first_step_that_a_kill_does_not_hinder() -> None
         (9.9, "chief 0", "step 6"),  # read late
         (10.1, "worker 0", "step 7"),  # said before it was killed
         (10.2, "chief 0", "step 8"),
-        (10.3, LAUNCHER, "worker 0 was killed by SIGKILL; started worker 0 again, restart 1 of 9."),
+        (10.3, LAUNCHER, "worker 0 was killed by SIGKILL; started worker 0 (pid 71) again, restart 1 of 9."),
         (12.5, "worker 0", "step 300"),
     ):
         worker.see(Line(at, name, text))
@@ -72,7 +72,7 @@ def test_times_are_those_of_the_first_step_that_a_kill_does_not_hinder() -> None
     server = Kill("ps 1", 10.0, together=False)
     for at, name, text in (
         (10.1, "chief 0", "step 8"),  # needed nothing of it any more
-        (10.2, LAUNCHER, "ps 1 was killed by SIGKILL; started ps 1 again, restart 1 of 9."),
+        (10.2, LAUNCHER, "ps 1 was killed by SIGKILL; started ps 1 (pid 71) again, restart 1 of 9."),
         (10.9, "ps 0", "INFO:torch_estimator:ps 0 holds 5 numbers, from global step 0 on."),
         (11.0, "ps 1", "INFO:torch_estimator:ps 1 holds 5 numbers, from global step 0 on."),
         (11.5, "worker 1", "step 5"),
@@ -84,7 +84,11 @@ def test_times_are_those_of_the_first_step_that_a_kill_does_not_hinder() -> None
     chief = Kill("chief 0", 10.0, together=True, alone=False)
     for at, name, text in (
         (10.1, "worker 0", "step 8"),
-        (10.4, LAUNCHER, "chief 0 was killed by SIGKILL; started chief 0, worker 0 again, restart 1 of 9."),
+        (
+            10.4,
+            LAUNCHER,
+            "chief 0 was killed by SIGKILL; started chief 0 (pid 71), worker 0 (pid 72) again, restart 1 of 9.",
+        ),
         (14.0, "worker 0", "step 5"),
         (14.5, "chief 0", "step 5"),
     ):

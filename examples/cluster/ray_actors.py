@@ -103,6 +103,10 @@ class Placed:
         done: Future[int] = self._role.run.remote(program, os.getcwd(), task).future()
         done.add_done_callback(lambda done: on_end(_status(done)))
 
+    @property
+    def pid(self) -> None:
+        """None, since it may be on another machine."""
+
     def send(self, number: int) -> None:
         """Sends it a signal; a killed one is not made again."""
         if number == signal.SIGKILL:

@@ -38,7 +38,8 @@ def test_batches_come_in_order() -> None:
     assert [int(batch["x"][0]) for batch in data.prefetch(3)] == list(range(100))
 
 
-def test_prefetching_reads_at_most_the_given_number_of_batches() -> None:
+@pytest.mark.parametrize(("count", "kept"), [(3, 3), (-1, 2)])
+def test_prefetching_reads_at_most_the_given_number_of_batches(count: int, kept: int) -> None:
     drawn = threading.Semaphore(0)
     seen = []
 
@@ -48,12 +49,12 @@ def test_prefetching_reads_at_most_the_given_number_of_batches() -> None:
             drawn.release()
             yield {"x": [number]}
 
-    with Dataset.from_iterable(counted).prefetch(3).iterator() as iterator:
+    with Dataset.from_iterable(counted).prefetch(count).iterator() as iterator:
         next(iterator)
-        # One batch was returned, three are kept, and the thread waits with one more.
-        for _ in range(5):
+        # One batch was returned, others are kept, and the thread waits with one more.
+        for _ in range(kept + 2):
             assert drawn.acquire(timeout=10)
-    assert len(seen) == 5
+    assert len(seen) == kept + 2
 
 
 def test_an_error_comes_after_the_batches_before_it_and_stays() -> None:

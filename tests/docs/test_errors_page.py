@@ -195,7 +195,7 @@ def world_without_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # By the beginning of the message on the page. The first ten are those that people who ported programs met most.
 PROVOKED: dict[str, Callable[..., object]] = {
-    "prefetch's count": lambda: ROWS.prefetch(-1),
+    "prefetch's count": lambda: ROWS.prefetch(-2),
     "network columns must be": lambda: te.DNNClassifier([4], [WORDS]),
     "linear columns must be": lambda: te.LinearClassifier([fc.indicator_column(WORDS)]),
     "te.feature_column.input_layer": lambda: fc.input_layer({}, [X]),

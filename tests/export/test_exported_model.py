@@ -150,6 +150,16 @@ def test_a_place_without_an_export_is_named(tmp_path: Path) -> None:
         ExportedModel.load(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("place", ["", "export"])
+def test_the_exports_of_a_job_are_named_where_its_directory_is_given(
+    model: ExportedModel, tmp_path: Path, place: str
+) -> None:
+    shutil.copytree(model.directory, tmp_path / "export" / "census" / "1700000000")
+    (tmp_path / "export" / "empty").mkdir()
+    with pytest.raises(ExportError, match=rf"numbered directory with one; name {tmp_path}/export/census\.$"):
+        ExportedModel.load(tmp_path / place)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [

@@ -150,6 +150,22 @@ def test_lists_in_csv_need_a_separator(tmp_path: Path) -> None:
     estimator.train(lambda: Dataset.from_csv(path, label="label", list_separator="|").batch(1), steps=1)
 
 
+def test_a_separator_that_splits_nothing_behind_a_map_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(**arguments: Any) -> list[str]:
+        caplog.clear()
+        path, used = csv_file(tmp_path), ["tags", "label"]
+        data = Dataset.from_csv(path, select_columns=used, label="label", list_separator="|", **arguments)
+        estimator.train(lambda: data.map(lambda features, labels: (features, labels)).batch(1), steps=1)
+        return [record.message for record in caplog.records if "list_separator" in record.message]
+
+    estimator = te.LinearRegressor([TAGS], str(tmp_path / "job"))
+    (warning,) = train()
+    assert warning.startswith("list_separator='|' splits no field of ")
+    assert train(column_types={"tags": pa.list_(pa.string())}) == []
+
+
 @pytest.mark.parametrize("separator", ["", ",", '"', 3])
 def test_invalid_separators_are_refused(separator: Any) -> None:
     with pytest.raises((InvalidValueError, InvalidTypeError), match="list_separator must be a string"):

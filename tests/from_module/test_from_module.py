@@ -208,10 +208,18 @@ def test_labels_that_cannot_be_compared_are_one_sentence(
         estimator(nn.Linear(3, outputs), tmp_path, loss=loss).train(input_fn(X, labels), steps=1)
 
 
-def test_labels_that_are_strings_are_one_sentence(tmp_path: Path) -> None:
-    labels = np.array(["yes", "no"] * (len(Y) // 2))
-    message = "^MSELoss takes labels that are numbers, but these are strings, such as 'yes'; give numbers, or a head"
-    with pytest.raises(te.UserError, match=message):
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            np.array(["yes", "no"] * (len(Y) // 2)),
+            "labels that are numbers, but these are strings, such as 'yes'; give",
+        ),
+        ({"price": Y, "weight": Y}, "one tensor of labels, but these are a dict with price, weight; give one of them"),
+    ],
+)
+def test_labels_that_a_loss_of_torch_does_not_take_are_one_sentence(tmp_path: Path, labels: Any, message: str) -> None:
+    with pytest.raises(te.UserError, match=f"^MSELoss takes {message}"):
         estimator(nn.Linear(3, 1), tmp_path).train(input_fn(X, labels), steps=1)
 
 

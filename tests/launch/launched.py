@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -96,6 +97,11 @@ class Launched:
     def err(self) -> str:
         """Everything on stderr so far."""
         return self._streams["stderr"].read_text()
+
+    @property
+    def err_without_pids(self) -> str:
+        """The same without the process ids that the launcher names."""
+        return re.sub(r" \(pid \d+\)", "", self.err)
 
     def end(self) -> int:
         """Wait until the launcher and all its processes have ended; return the launcher's exit status."""

@@ -21,6 +21,7 @@ def test_only_the_killed_process_is_restarted_and_at_once(tmp_path: Path) -> Non
     if role == "worker":
         with open(here / "instants", "a") as file:
             file.write(f"{ticks / os.sysconf('SC_CLK_TCK')} ")
+            (here / "pid").write_text(str(os.getpid()))
             if start <= 3:
                 print(f"{time.clock_gettime(time.CLOCK_BOOTTIME)}", file=file, flush=True)
                 die()
@@ -34,7 +35,10 @@ def test_only_the_killed_process_is_restarted_and_at_once(tmp_path: Path) -> Non
     delays = [born - died for died, born in zip(instants[1::2], instants[2::2], strict=True)]
     # The shortest of three, since the machine may be busy. The kernel gives start times in hundredths of a second.
     assert -0.02 < min(delays) < 0.05
-    assert "[launcher] worker 0 was killed by SIGKILL; started worker 0 again, restart 3 of 3.\n" in job.err
+    assert (
+        "[launcher] worker 0 was killed by SIGKILL; started worker 0 again, restart 3 of 3.\n" in job.err_without_pids
+    )
+    assert f"started worker 0 (pid {(job.package / 'pid').read_text()}) again, restart 3 of 3.\n" in job.err
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_a_process_that_fails_too_often_ends_the_job(tmp_path: Path, ends: str, 
     job = Launched(tmp_path, program, *TWO, "--max-restarts", "1")
     assert job.end() == status
     assert job.starts("worker 0") == 2
-    assert f"[launcher] worker 0 {said}; started worker 0 again, restart 1 of 1.\n" in job.err
+    assert f"[launcher] worker 0 {said}; started worker 0 again, restart 1 of 1.\n" in job.err_without_pids
     assert f"[launcher] worker 0 {said} and has no restart left (max_restarts=1); ending the job.\n" in job.err
 
 
@@ -95,7 +99,7 @@ def test_a_parameter_server_is_restarted_without_the_program(tmp_path: Path) -> 
     assert job.end() == 0, job.err
     assert [job.starts(task) for task in ("chief 0", "worker 0")] == [1, 1]
     assert not (job.package / "ps 0.starts").exists()
-    assert "[launcher] ps 0 was killed by SIGKILL; started ps 0 again, restart 1 of 3.\n" in job.err
+    assert "[launcher] ps 0 was killed by SIGKILL; started ps 0 again, restart 1 of 3.\n" in job.err_without_pids
 
 
 def test_an_evaluator_is_restarted_alone_also_after_training(tmp_path: Path) -> None:
@@ -116,4 +120,7 @@ def test_an_evaluator_is_restarted_alone_also_after_training(tmp_path: Path) -> 
 def test_a_program_without_a_cluster_is_restarted(tmp_path: Path) -> None:
     job = Launched(tmp_path, "nth_start() > 1 or die()")
     assert job.end() == 0
-    assert job.err == "[launcher] the program was killed by SIGKILL; started the program again, restart 1 of 3.\n"
+    assert (
+        job.err_without_pids
+        == "[launcher] the program was killed by SIGKILL; started the program again, restart 1 of 3.\n"
+    )

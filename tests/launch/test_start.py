@@ -35,6 +35,10 @@ class Pod:
         if status is not None:
             threading.Thread(target=on_exit, args=(status,)).start()
 
+    @property
+    def pid(self) -> None:
+        pass
+
     def send(self, number: int) -> None:
         self._on_exit(-number)
 

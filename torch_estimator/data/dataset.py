@@ -87,7 +87,8 @@ class Dataset:
                 ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
                 schema.
             list_separator: Text between the values of a list, for columns that hold lists. An empty field is an empty
-                list.
+                list. Columns hold lists if their type is a list type, or if a ``multivalent`` column of the model reads
+                them without a `map` in between. If no column holds lists, a warning is logged.
             label: Column to use as label, or several; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter; None if quotes have no special meaning.
@@ -369,6 +370,8 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keep every ``num_shards``-th row, from row `index` on. After `batch`, keep every ``num_shards``-th batch.
 
+        The processes of a cluster call `shard` before `shuffle`, so that no two of them read the same row.
+
         Args:
             num_shards: Number of parts into which the rows (or batches) are divided.
             index: Number of the part to keep, from 0.
@@ -516,7 +519,7 @@ class Dataset:
         >>> len(list(data))
         4
         """
-        return self._then(Cache(path=None if filename is None else os.fspath(filename)))
+        return self._then(Cache(path=os.fspath(filename) if isinstance(filename, os.PathLike) else filename))
 
     def class_weight(self, weights: Mapping[Any, float], weight_column: str = "weight") -> Dataset:
         """Add a column with the weight of each row's label, for a head that reads this `weight_column`.
@@ -545,16 +548,16 @@ class Dataset:
         A torch DataLoader is not read ahead; use its ``num_workers``.
 
         Args:
-            n: Number of batches, 0 for none.
+            n: Number of batches, 0 for none. -1, which is ``tf.data.AUTOTUNE``, is 2.
 
         Raises:
-            InvalidValueError: `n` is negative.
+            InvalidValueError: `n` is less than -1.
 
         >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3]}).batch(2).prefetch(1)
         >>> [features["x"].tolist() for features in data]
         [[1, 2], [3]]
         """
-        return self._then(Prefetch(count=_int(n)))
+        return self._then(Prefetch(count=2 if n == -1 else _int(n)))
 
     def skip(self, rows: int) -> Dataset:
         """Leave out the first `rows` rows. After `batch`, leave out the first `rows` batches.

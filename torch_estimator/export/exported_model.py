@@ -179,19 +179,28 @@ def find_export(path: files.PathLike) -> tuple[str, int]:
     directory = files.as_url(path)
     if files.exists(files.join(directory, SIGNATURES_FILE)):
         return directory, 0
-    numbered = [
-        name
-        for name in files.listdir(directory)
-        if name.isascii() and name.isdigit() and files.exists(files.join(directory, name, SIGNATURES_FILE))
-    ]
+    numbered = _numbered(directory)
     if not numbered:
         problem = (
             f"has neither {SIGNATURES_FILE} nor a numbered directory with one"
             if files.exists(directory)
             else "does not exist"
         )
-        raise ExportError(f"there is no export in {directory}: it {problem}.")
+        # Exporters write into <model_dir>/export/<name>.
+        parent = directory if files.basename(directory) == "export" else files.join(directory, "export")
+        below = [files.join(parent, name) for name in files.listdir(parent) if _numbered(files.join(parent, name))]
+        hint = f"; name {' or '.join(below)}" if below else ""
+        raise ExportError(f"there is no export in {directory}: it {problem}{hint}.")
     return files.join(directory, max(numbered, key=int)), len(numbered)
+
+
+def _numbered(directory: str) -> list[str]:
+    """Return the names of the numbered exports in a directory."""
+    return [
+        name
+        for name in files.listdir(directory)
+        if name.isascii() and name.isdigit() and files.exists(files.join(directory, name, SIGNATURES_FILE))
+    ]
 
 
 def read_manifest(directory: str) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, lab
         labels: Labels of the input: a tensor, or a NumPy array of strings.
 
     Raises:
-        InvalidTypeError: The labels are strings.
+        InvalidTypeError: The labels are strings, or a dict.
         InvalidValueError: Outputs and labels cannot be compared. torch would broadcast some of them to ``[N, N]``.
 
     >>> fitted_labels("values", nn.MSELoss(), torch.zeros(3, 1), torch.tensor([1, 2, 3])).tolist()
@@ -67,6 +67,11 @@ def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, lab
         raise InvalidTypeError(
             f"{_name(loss)} takes labels that are numbers, but these are strings, such as {labels.ravel()[0]!r}; give "
             "numbers, or a head with a label_vocabulary in the place of the loss."
+        )
+    if kind is not None and isinstance(labels, Mapping):
+        raise InvalidTypeError(
+            f"{_name(loss)} takes one tensor of labels, but these are a dict with {', '.join(map(str, labels))}; give "
+            "one of them as the label, or write a function loss(outputs, labels) that calls this loss."
         )
     if kind is None or not isinstance(outputs, Tensor) or not isinstance(labels, Tensor):
         return labels

@@ -108,7 +108,7 @@ class Job:
             try:
                 self._start(self._tasks)
                 if len(self._tasks) > 1:
-                    self._log(f"started {_names(self._running)}.")
+                    self._log(f"started {', '.join(process.with_pid() for process in self._running)}.")
                 while self._running:
                     handle_event = self._next_event()
                     handle_event()
@@ -206,7 +206,8 @@ class Job:
         else:
             self._restarts[name] += 1
             self._start([process.task])
-            self._log(f"{failure}; started {process} again, restart {self._restarts[name]} of {most}.")
+            started = self._running[-1].with_pid()
+            self._log(f"{failure}; started {started} again, restart {self._restarts[name]} of {most}.")
 
     def _handle_deadlines(self) -> None:
         """Send SIGTERM to processes that did not finish in time, and SIGKILL to those that did not exit after it."""
@@ -274,6 +275,10 @@ class _TaskProcess:
 
     def __str__(self) -> str:
         return str(self.task) if self.task.is_of_cluster else "the program"
+
+    def with_pid(self) -> str:
+        """Return the name of the process and its process id, with which the user can look at it or stop it."""
+        return str(self) if self._process.pid is None else f"{self} (pid {self._process.pid})"
 
     def stop_by(self, deadline: float) -> None:
         """Move the time at which the job sends the next signal to `deadline`, unless it is earlier already."""

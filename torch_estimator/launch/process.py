@@ -32,7 +32,15 @@ _LAST_LINES_SECS = 0.01
 
 
 class RunningProcess(Protocol):
-    """A started process, on this machine or elsewhere."""
+    """A started process, on this machine or elsewhere.
+
+    Attributes:
+        pid: Its process id, which the launcher's log names; None if it is not on this machine.
+    """
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on this machine, or None."""
 
     def send(self, number: int) -> None:
         """Send a signal to the process, unless it has exited.
@@ -79,6 +87,11 @@ class LocalProcess:
         pipes = [pipe for pipe in (self._child.process.stdout, self._child.process.stderr) if pipe is not None]
         self._copiers = [LineCopier(pipe, output, prefix) for pipe, (output, prefix) in zip(pipes, lines, strict=True)]
         threading.Thread(target=self._wait, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program itself, since the wrapper replaces itself with it."""
+        return self._child.process.pid
 
     def send(self, number: int) -> None:
         """Send a signal to the process, unless it has exited."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from torch_estimator.errors import DataError, InvalidValueError
 
 if TYPE_CHECKING:
     from torch_estimator.data.sources.csv import CsvSource
+
+logger = logging.getLogger("torch_estimator")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +109,13 @@ def resolve_schema(
             )
         # Read the column as text. `split_lists` splits the text into lists afterwards.
         types[name] = STRINGS
+    if source.list_separator is not None and request.columns is None and not lists:
+        logger.warning(
+            "list_separator=%r splits no field of %s, since no column has a list type. Behind a map, or without a "
+            "model, name the columns: column_types={'NAME': pyarrow.list_(pyarrow.string())}.",
+            source.list_separator,
+            where,
+        )
     unknown = [name for name, kind in types.items() if kind is None]
     lines = max(len(sample.splitlines()), 1)
     if unknown:
