@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -622,6 +623,46 @@ def test_an_interrupted_training_leaves_no_compiler(
     # The compiler ends at once; otherwise this would wait for ten minutes.
     wait_for_the_compiler(tmp_path / "cache")
     assert [one.suffix for one in (tmp_path / "cache" / "steps").iterdir()] == [".lock"]
+
+
+COMPILES_FOR_EVER = """
+import sys, time
+from pathlib import Path
+from tests.compile.test_compiled_training import data, job
+from torch_estimator.compile import compilation
+compilation.build = lambda *_, **settings: (settings["work"] / "half").touch() or time.sleep(600)
+job(Path(sys.argv[1]), True).train(lambda: data().repeat(), steps=3)
+"""
+
+
+def test_a_training_and_its_compiler_that_are_killed_leave_no_process_and_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    steps = tmp_path / "cache" / "steps"
+    (tmp_path / "temporary").mkdir()
+    training = subprocess.Popen(
+        [sys.executable, "-c", COMPILES_FOR_EVER, str(tmp_path / "model")],
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary"), "PYTHONPATH": str(Path.cwd())},
+    )
+    while not list((tmp_path / "temporary").glob("*/half")):
+        assert training.poll() is None
+        time.sleep(0.05)
+    (compiler,) = (int(one) for one in Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split())
+    training.kill()
+    training.wait()
+    # The compiler goes on without the training, for later runs, until it is killed, too.
+    (lock,) = steps.glob(".*.lock")
+    key = lock.name.removeprefix(".").removesuffix(".lock")
+    assert StepCache().reserve(key) is None
+    os.killpg(compiler, signal.SIGKILL)
+    wait_for_the_compiler(tmp_path / "cache")
+    assert StepCache().find(key) is None
+    assert [one for one in steps.iterdir() if one.name.startswith(".building")]
+    reserved = StepCache().reserve(key)
+    assert reserved is not None
+    reserved.close()
+    assert [*steps.iterdir()] == [lock]
 
 
 @pytest.mark.runs_in_python
