@@ -44,7 +44,12 @@ class Panel:
     names: dict[str, str] = field(default_factory=dict)
 
 
-_OURS = {"ours, very first run": "torch-estimator, first run", "ours, a later run": "torch-estimator, later run"}
+_OURS = {
+    "ours, very first run": "torch-estimator, first run",
+    "ours, another model before on this machine": "torch-estimator, another model before",
+    "ours, a later run": "torch-estimator, later run",
+    "ours, compile=no": "torch-estimator, compile=False",
+}
 _WHOLE, _AT_40, _AT_512 = "census_train/whole", "census_train/steady40", "census_train/steady512"
 
 CHARTS: dict[str, Sequence[Panel]] = {

@@ -5,12 +5,18 @@ while it trains and writes checkpoints, while it evaluates and exports at the en
 time; a kill that comes too late is tried again, so that every one lands. After every kill the latest checkpoint
 and every export under a final name must load. At the end both jobs must have the same weights, optimizer state,
 saved state and evaluation, bit for bit.
+
+With `--compile auto` each job has an empty cache of compiled steps at first, so that it changes from steps in Python to
+compiled ones when its compiler, which outlives a kill, has ended. Then weights, optimizer state and evaluation are
+compared up to rounding, and the saved state, which has the position in the input, exactly.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
+import os
 import queue
 import random
 import re
@@ -30,6 +36,7 @@ from examples.census.trainer import task
 from examples.options import at_least
 from torch_estimator import errors
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.compile.cache import DIRECTORY_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "census"
@@ -37,6 +44,11 @@ DATA = ROOT.parent / "shared" / "data" / "census"
 # A job that says nothing for so long hangs, and so does the storm.
 _SILENCE_SECS = 300.0
 _ATTEMPTS = 10
+# How far two jobs may be apart that change to a compiled step at another step, relative to the largest value of a
+# tensor: measured were 2e-6 after 20,000 steps. One row less changes the accumulators of rare crosses by more.
+_ROUNDING = 1e-5
+# Metrics such as the accuracy count whole rows, of which one may fall on the other side of a threshold.
+_ROUNDING_OF_METRICS = 1e-3
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 
 
@@ -93,11 +105,14 @@ class Job:
     """A job in a process of its own, with its log read as it comes."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
+        # Where a job changes from Python to a compiled step depends on what it finds here.
+        variables = {**os.environ, DIRECTORY_VARIABLE: str(log.with_suffix(".cache"))}
         self.started = time.monotonic()
         self._log = log.open("ab")
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -220,23 +235,29 @@ def check_readable(job_dir: Path, *, at_least: int) -> int:
     return step
 
 
-def differences(one: Checkpoint, other: Checkpoint) -> list[str]:
-    """What is not bit for bit the same in two checkpoints."""
+def differences(one: Checkpoint, other: Checkpoint, *, rounding: float = 0.0) -> list[str]:
+    """What is not the same in two checkpoints: bit for bit, or up to a rounding of tensors."""
     found = [] if one.step == other.step else [f"step: {one.step} and {other.step}"]
-    found += _tensor_differences("weights", one.variables, other.variables)
-    found += _tensor_differences("optimizer state", one.slots, other.slots)
+    found += _tensor_differences("weights", one.variables, other.variables, rounding)
+    found += _tensor_differences("optimizer state", one.slots, other.slots, rounding)
     for key in sorted(one.state.keys() | other.state.keys()):
         if one.state.get(key) != other.state.get(key):
             found.append(f"state: {key} is {one.state.get(key)!r:.200} and {other.state.get(key)!r:.200}")
     return found
 
 
-def _tensor_differences(what: str, one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> list[str]:
+def _tensor_differences(
+    what: str, one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], rounding: float
+) -> list[str]:
     found = [f"{what}: only one has {name}" for name in sorted(one.keys() ^ other.keys())]
     for name in sorted(one.keys() & other.keys()):
         a, b = one[name], other[name]
         if a.dtype != b.dtype or a.shape != b.shape:
             found.append(f"{what}: {name} is {a.dtype} {tuple(a.shape)} and {b.dtype} {tuple(b.shape)}")
+        elif rounding:
+            largest, apart = (float(x.abs().max()) if x.numel() else 0.0 for x in (a, a.double() - b.double()))
+            if not apart <= rounding * largest:
+                found.append(f"{what}: values of {name}, of {largest:.3g} at most, differ by up to {apart:.3g}")
         elif a.numpy().tobytes() != b.numpy().tobytes():
             found.append(f"{what}: {int((a != b).sum())} of {a.numel()} values of {name} differ")
     return found
@@ -275,14 +296,17 @@ def storm(arguments: argparse.Namespace) -> list[str]:
     print(f"{landed} of {arguments.kills} kills landed. Comparing {work}/undisturbed and {work}/killed.", flush=True)
 
     one, other = (load_checkpoint(work / name) for name in jobs)
-    found = differences(one, other)
+    is_auto = arguments.compile == "auto"
+    found = differences(one, other, rounding=_ROUNDING if is_auto else 0.0)
     if landed != arguments.kills:
         found.append(f"kills: {landed} landed, {arguments.kills} were asked for")
     first, second = (evaluate(job) for job in jobs.values())
     found += [
         f"evaluation: {name} is {first.get(name)!r} and {second.get(name)!r}"
         for name in sorted(first.keys() | second.keys())
-        if first.get(name) != second.get(name)
+        if not math.isclose(
+            first.get(name, math.nan), second.get(name, math.nan), rel_tol=_ROUNDING_OF_METRICS if is_auto else 0.0
+        )
     ]
     print(f"Evaluation: accuracy {first['accuracy']:.4f}, AUC {first['auc']:.4f}.")
     print(f"Compared {len(one.variables)} variables and {len(one.slots)} tensors of optimizer state.")
@@ -298,7 +322,7 @@ def _job_arguments(arguments: argparse.Namespace, job_dir: Path) -> list[str]:
         "--save-checkpoints-steps": arguments.every,
         "--eval-steps": 20,
         "--eval-throttle-secs": 5,
-        "--compile": "always" if arguments.compiled else "never",
+        "--compile": arguments.compile,
     }
     return [str(word) for setting in settings.items() for word in setting]
 
@@ -314,7 +338,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--kills", type=at_least(0), default=25, help="how often to kill")
     add("--steps", type=at_least(1), default=4000, help="training steps of each job")
     add("--every", type=at_least(1), default=50, help="steps between checkpoints")
-    add("--compiled", action="store_true", help="let both jobs train with the compiled step")
+    add("--compile", choices=("never", "always", "auto"), default="never", help="whether both jobs compile their step")
     add("--seed", type=int, default=1, help="of the instants")
     add("--train-file", type=Path, default=DATA / "adult.data.csv", help="to train on")
     add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="to evaluate on")
@@ -332,7 +356,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = [str(error)]
     for difference in found:
         print(f"DIFFERENT: {difference}")
-    print("FAILED" if found else "Bit for bit the same: weights, optimizer state, saved state and evaluation.")
+    same = "The same up to rounding" if args.compile == "auto" else "Bit for bit the same"
+    print("FAILED" if found else f"{same}: weights, optimizer state, saved state and evaluation.")
     return 1 if found else 0
 
 

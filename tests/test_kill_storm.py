@@ -86,6 +86,22 @@ def test_one_changed_bit_is_seen() -> None:
     assert not kill_storm.differences(_checkpoint(weights, position=7), _checkpoint(weights, position=7))
 
 
+def test_up_to_rounding_a_small_difference_is_allowed_and_the_state_has_to_be_the_same() -> None:
+    weights = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+
+    def differences(by: float, position: int) -> list[str]:
+        changed = _checkpoint(weights + by, position=position)
+        return kill_storm.differences(_checkpoint(weights, position=7), changed, rounding=1e-5)
+
+    assert differences(1e-5, 7) == []
+    assert differences(0.5, 7) == [
+        "weights: values of w, of 5 at most, differ by up to 0.5",
+        "optimizer state: values of w/Ftrl, of 5 at most, differ by up to 0.5",
+    ]
+    assert differences(0.0, 8) == ["state: input is {'position': 7} and {'position': 8}"]
+    assert differences(float("nan"), 7)
+
+
 def test_a_variable_that_only_one_run_has_is_seen() -> None:
     one = Checkpoint(path="a", step=1, variables={"w": torch.zeros(1)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,19 +15,27 @@ from benchmarks.protocol import Side, alternate, at_least, at_most, table
 
 BATCH, STEPS = 40, 12_000
 _MOST_SECONDS = 300.0
+_STEPS = "steps"  # As in `cache_variables`.
 TENSORFLOW, FIRST, LATER = "tensorflow", "ours, very first run", "ours, a later run"
+OTHER, PYTHON = "ours, another model before on this machine", "ours, compile=no"
 
 
 def measure(setup: Setup) -> Part:
-    """Runs TensorFlow, ours with no compiled code from before, and ours with what that run left behind."""
+    """Runs TensorFlow, and ours: in Python, and with what is kept of compiled code.
+
+    That is nothing, what the compiler knows of the machine, and all that the very first run left behind.
+    """
     steps = 60 if setup.quick else STEPS
     with TemporaryDirectory() as folder:
         caches = _Caches(Path(folder))
-        ours = partial(_run, setup, OURS, steps, "--compile", setup.compile)
+        ours = partial(_run, setup, OURS, steps, "--compile")
         sides: dict[str, Callable[[], dict[str, Any]]] = {
-            FIRST: lambda: ours(variables=caches.new()),
-            LATER: lambda: ours(variables=caches.kept()),
+            FIRST: lambda: ours(setup.compile, variables=caches.new()),
+            LATER: lambda: ours(setup.compile, variables=caches.kept()),
         }
+        if setup.compile != "no":
+            sides[OTHER] = lambda: ours(setup.compile, variables=caches.of_the_machine())
+            sides[PYTHON] = lambda: ours("no", variables=caches.kept())
         if TENSORFLOW in setup.peers:
             sides = {TENSORFLOW: partial(_run, setup, setup.peers[TENSORFLOW], steps), **sides}
         measured = alternate(sides, setup.rounds, "whole command")
@@ -35,6 +44,7 @@ def measure(setup: Setup) -> Part:
             setup.peers[side].name if side in setup.peers else side,
             measured.median(side, "wall_s"),
             measured.ratio("wall_s", over=TENSORFLOW, under=side),
+            measured.ratio("wall_s", over=PYTHON, under=side),
             measured.median(side, "first_step_s"),
             measured.median(side, "peak_mb"),
         ]
@@ -51,7 +61,7 @@ def measure(setup: Setup) -> Part:
     ]
     return Part(
         title=f"Whole command: train_and_evaluate, {steps:,} steps of {BATCH}, compile={setup.compile} on our side",
-        table=table(["", "seconds", "TF's over it", "first step s", "peak MB"], rows),
+        table=table(["", "seconds", "TF's over it", "compile=no's over it", "first step s", "peak MB"], rows),
         verdicts=verdicts,
         measured=measured,
     )
@@ -70,15 +80,28 @@ class _Caches:
         self._count = 0
 
     def new(self) -> dict[str, str]:
+        """An empty one."""
+        self._wait()
         self._count += 1
-        return self.last()
+        return self.kept()
 
-    def last(self) -> dict[str, str]:
-        return cache_variables(self._folder / str(self._count))
+    def of_the_machine(self) -> dict[str, str]:
+        """A copy of that of this round without its steps."""
+        self._wait()
+        copy = self._folder / f"{self._count}-machine"
+        known = self._folder / str(self._count) / _STEPS / "machine"
+        # There is nothing to copy if the very first run did not compile.
+        if known.is_dir():
+            shutil.copytree(known, copy / _STEPS / "machine")
+        return cache_variables(copy)
 
     def kept(self) -> dict[str, str]:
-        """Once the compiler, which may outlive a short run, has ended."""
+        """That of this round, as the very first run has left it."""
+        self._wait()
+        return cache_variables(self._folder / str(self._count))
+
+    def _wait(self) -> None:
+        """Waits until no compiler runs, which may outlive a short run."""
         until = time.monotonic() + _MOST_SECONDS
-        while any((self._folder / str(self._count)).glob("steps/steps/.building-*")) and time.monotonic() < until:
+        while any(self._folder.glob(f"*/{_STEPS}/steps/.building-*")) and time.monotonic() < until:
             time.sleep(0.1)
-        return self.last()

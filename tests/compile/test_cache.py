@@ -254,6 +254,24 @@ def test_a_key_is_reserved_until_every_copy_of_the_lock_is_closed(tmp_path: Path
     again.close()
 
 
+def test_what_a_killed_compiler_has_left_is_no_entry_and_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    left, other = cache.make_build_folder("key"), cache.make_build_folder("another key")
+    (left / "step.so").write_bytes(b"half of a librar")
+    assert cache.reserve("key") is None
+    assert left.is_dir()
+    # The lock of a process ends with the process.
+    reserved.close()
+    assert cache.find("key") is None
+    again = cache.reserve("key")
+    assert again is not None
+    again.close()
+    assert not left.exists()
+    assert other.is_dir()
+
+
 def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = StepCache(tmp_path)
     kept = cache.keep(cache.make_build_folder(), "key")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -67,10 +69,10 @@ def data(*, bad: int | None = None, infinite: int | None = None) -> te.data.Data
     return te.data.Dataset.from_arrays({"x": x, "id": ids}, y).batch(4)
 
 
-def job(model_dir: Path, compile: Any, **settings: Any) -> te.Estimator:
+def job(model_dir: Path, compile: Any, module: type[nn.Module] = Network, **settings: Any) -> te.Estimator:
     torch.manual_seed(0)
     return te.Estimator.from_module(
-        Network(),
+        module(),
         head=te.RegressionHead(),
         optimizer=scheduled_adam,
         model_dir=str(model_dir),
@@ -147,6 +149,49 @@ def test_auto_trains_in_python_until_the_step_is_compiled(
     again = job(tmp_path / "again", "auto").train(lambda: data().repeat(), steps=100)
     assert not [record for record in caplog.records if "Compiling" in record.msg]
     assert_close(again, auto)
+
+
+class Counting(Network):
+    """A network that counts how often it was trained on each id, in whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(7, dtype=torch.int64))
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        if self.training:
+            self.seen.index_add_(0, features["id"], torch.ones_like(features["id"]))
+        return super().forward(features)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_no_row_is_lost_or_repeated_where_a_training_fails_before_and_after_the_compiled_step_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    settings: dict[str, Any] = {"module": Counting, "save_checkpoints_steps": 5}
+    eager = job(tmp_path / "eager", False, **settings).train(lambda: data().repeat(), steps=80)
+    is_over, asked = Compilation.is_over, itertools.count(1)
+
+    def is_over_at_last(self: Compilation) -> bool:
+        late = next(asked) >= 20
+        while late and not is_over(self):
+            time.sleep(0.05)
+        return late
+
+    monkeypatch.setattr(Compilation, "is_over", is_over_at_last)
+    compiled = []
+    for fails_at in (8, 43, 61):
+        with pytest.raises(KeyError):
+            job(tmp_path / "auto", "auto", **settings).train(
+                lambda: data().repeat(), max_steps=80, hooks=[CutShort(fail, fails_at)]
+            )
+        compiled.append(compilations())
+    auto = job(tmp_path / "auto", "auto", **settings).train(lambda: data().repeat(), max_steps=80)
+    # The first run ends before, the second one after its step was compiled, and the others find it in the cache.
+    assert compiled == [[], [4], []]
+    np.testing.assert_array_equal(auto.get_variable_value("seen"), eager.get_variable_value("seen"))
+    assert_close(auto, eager)
 
 
 def test_short_jobs_are_not_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -539,15 +584,16 @@ def wait_for_the_compiler(cache: Path) -> None:
 
 
 class CutShort(te.Hook):
-    """Calls a function after the third step."""
+    """Calls a function after the third step, or after another one."""
 
     every_n_steps = 1
 
-    def __init__(self, act: Callable[[], object]) -> None:
+    def __init__(self, act: Callable[[], object], step: int = 3) -> None:
         self.act = act
+        self.step = step
 
     def after_step(self, context: te.RunContext) -> None:
-        if context.global_step == 3:
+        if context.global_step == self.step:
             self.act()
 
 
@@ -577,6 +623,46 @@ def test_an_interrupted_training_leaves_no_compiler(
     # The compiler ends at once; otherwise this would wait for ten minutes.
     wait_for_the_compiler(tmp_path / "cache")
     assert [one.suffix for one in (tmp_path / "cache" / "steps").iterdir()] == [".lock"]
+
+
+COMPILES_FOR_EVER = """
+import sys, time
+from pathlib import Path
+from tests.compile.test_compiled_training import data, job
+from torch_estimator.compile import compilation
+compilation.build = lambda *_, **settings: (settings["work"] / "half").touch() or time.sleep(600)
+job(Path(sys.argv[1]), True).train(lambda: data().repeat(), steps=3)
+"""
+
+
+def test_a_training_and_its_compiler_that_are_killed_leave_no_process_and_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    steps = tmp_path / "cache" / "steps"
+    (tmp_path / "temporary").mkdir()
+    training = subprocess.Popen(
+        [sys.executable, "-c", COMPILES_FOR_EVER, str(tmp_path / "model")],
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary"), "PYTHONPATH": str(Path.cwd())},
+    )
+    while not list((tmp_path / "temporary").glob("*/half")):
+        assert training.poll() is None
+        time.sleep(0.05)
+    (compiler,) = (int(one) for one in Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split())
+    training.kill()
+    training.wait()
+    # The compiler goes on without the training, for later runs, until it is killed, too.
+    (lock,) = steps.glob(".*.lock")
+    key = lock.name.removeprefix(".").removesuffix(".lock")
+    assert StepCache().reserve(key) is None
+    os.killpg(compiler, signal.SIGKILL)
+    wait_for_the_compiler(tmp_path / "cache")
+    assert StepCache().find(key) is None
+    assert [one for one in steps.iterdir() if one.name.startswith(".building")]
+    reserved = StepCache().reserve(key)
+    assert reserved is not None
+    reserved.close()
+    assert [*steps.iterdir()] == [lock]
 
 
 @pytest.mark.runs_in_python

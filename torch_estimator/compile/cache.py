@@ -69,11 +69,16 @@ class StepCache:
             os.utime(folder)
         return folder
 
-    def make_build_folder(self) -> Path:
-        """Create a folder to compile in, inside the cache if possible, so that `keep` can rename the folder."""
+    def make_build_folder(self, key: str | None = None) -> Path:
+        """Create a folder to compile in, inside the cache if possible, so that `keep` can rename the folder.
+
+        Args:
+            key: The key that the caller has reserved. If the compiler is killed, the next `reserve` of the key removes
+                the folder. Without a key it is removed after a day.
+        """
         if self._is_ready(self._directory):
             with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix=".building-", dir=self._directory))
+                return Path(tempfile.mkdtemp(prefix=_building(key), dir=self._directory))
         return Path(tempfile.mkdtemp(prefix="torch-estimator-"))
 
     def can_keep(self, built: Path) -> bool:
@@ -82,6 +87,8 @@ class StepCache:
 
     def reserve(self, key: str) -> BinaryIO | None:
         """Lock a key, so that no other process compiles the same step at the same time.
+
+        Remove what a process that was killed has left of the same step.
 
         Returns:
             A locked file, which reserves the key until every copy of it is closed, also in forked processes. None if
@@ -103,6 +110,9 @@ class StepCache:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Update the time of the file, because lock files that are older than a day are removed.
             os.utime(descriptor)
+            # Only the process with the lock builds this step, so nobody uses these folders.
+            for left in self._directory.glob(f"{_building(key)}*"):
+                _remove(left)
         except BlockingIOError:
             file.close()
             return None
@@ -222,6 +232,11 @@ def changeable_by_others(directory: Path) -> Path | None:
         if not (stat.S_ISDIR(status.st_mode) and is_owned and is_guarded):
             return part
     return None
+
+
+def _building(key: str | None) -> str:
+    """Return how the name of a folder begins in which the step of a key is built."""
+    return f".building-{key}-" if key is not None else ".building-"
 
 
 def _is_private(path: Path) -> bool:

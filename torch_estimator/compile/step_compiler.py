@@ -94,7 +94,7 @@ class StepCompiler:
         reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
         if reserved is None:
             return None
-        folder = self._cache.make_build_folder()
+        folder = self._cache.make_build_folder(key)
         keep = partial(self._cache.keep, key=key) if key is not None and self._cache.can_keep(folder) else None
         return Compilation(
             self._step,

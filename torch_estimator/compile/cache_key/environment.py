@@ -29,6 +29,9 @@ _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 _PROCESS_START = process_start()
 # Environment variables with these prefixes change how torch compiles.
 _VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
+# This one names a directory only, and `build` names another. Torch sets it when its compiler is imported, which may
+# happen in the middle of a program.
+_DIRECTORY = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def environment_digest(threads: int) -> str:
@@ -134,7 +137,7 @@ def _gpus() -> Iterator[str]:
 
 def _variables() -> Iterator[str]:
     for name, value in sorted(os.environ.items()):
-        if name.startswith(_VARIABLES):
+        if name.startswith(_VARIABLES) and name != _DIRECTORY:
             yield f"{name}={value}"
 
 
