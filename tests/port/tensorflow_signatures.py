@@ -1,0 +1,46 @@
+"""Write the parameters of the names that `estimator port` rewrites to `tensorflow_signatures.json`.
+
+It needs an environment of its own: ``pip install tensorflow-cpu==2.15.1 libcst``. From the repository's root::
+
+    python -m tests.port.tensorflow_signatures
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+REFERENCE = Path(__file__).with_suffix(".json")
+
+
+def parameters(value: Any) -> list[str]:
+    """Return the names of the parameters in their order, without ``self`` and ``**kwargs``."""
+    found = inspect.signature(value).parameters
+    if inspect.isclass(value) and "args" in found and value.__new__ is not object.__new__:
+        found = inspect.signature(value.__new__).parameters
+    named = [name for name, one in found.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    return [name for name in named if name not in ("self", "cls")]
+
+
+def main() -> None:
+    import tensorflow as tf
+
+    from torch_estimator.port.table import RENAMED
+
+    signatures: dict[str, dict[str, list[str]]] = {"v1": {}, "v2": {}}
+    for generation, root in (("v1", tf.compat.v1), ("v2", tf)):
+        for name in RENAMED:
+            try:
+                value = functools.reduce(getattr, name.split("."), root)
+            except AttributeError:
+                continue
+            if callable(value):
+                signatures[generation][name] = parameters(value)
+    REFERENCE.write_text(json.dumps({"tensorflow": tf.__version__, **signatures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
