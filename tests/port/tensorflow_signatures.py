@@ -1,4 +1,4 @@
-"""Write the parameters of the names that `estimator port` rewrites to `tensorflow_signatures.json`.
+"""Write the parameters, with their defaults, of the names that `estimator port` rewrites to a JSON file.
 
 It needs an environment of its own: ``pip install tensorflow-cpu==2.15.1 libcst``. From the repository's root::
 
@@ -16,13 +16,20 @@ from typing import Any
 REFERENCE = Path(__file__).with_suffix(".json")
 
 
-def parameters(value: Any) -> list[str]:
-    """Return the names of the parameters in their order, without ``self`` and ``**kwargs``."""
+def parameters(value: Any) -> dict[str, Any]:
+    """Return the default by parameter, in their order: ``"required"``, or ``"object"`` where it is not plain JSON."""
     found = inspect.signature(value).parameters
     if inspect.isclass(value) and "args" in found and value.__new__ is not object.__new__:
         found = inspect.signature(value.__new__).parameters
-    named = [name for name, one in found.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    return [name for name in named if name not in ("self", "cls")]
+    return {
+        name: "required" if one.default is one.empty else one.default if _is_plain(one.default) else "object"
+        for name, one in found.items()
+        if name not in ("self", "cls") and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def main() -> None:
@@ -30,7 +37,7 @@ def main() -> None:
 
     from torch_estimator.port.table import RENAMED
 
-    signatures: dict[str, dict[str, list[str]]] = {"v1": {}, "v2": {}}
+    signatures: dict[str, dict[str, dict[str, Any]]] = {"v1": {}, "v2": {}}
     for generation, root in (("v1", tf.compat.v1), ("v2", tf)):
         for name in RENAMED:
             try:

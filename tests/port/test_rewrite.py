@@ -187,6 +187,27 @@ def test_the_layout_of_a_call_stays() -> None:
     )
 
 
+def test_parentheses_that_hold_line_breaks_stay() -> None:
+    code = f"{IMPORT}rows = (tf.data.Dataset.from_tensor_slices((x, y))\n        .batch(2)\n        .prefetch(1))\n"
+    expected = "import torch_estimator as te\nrows = (te.data.Dataset.from_arrays(x, y)\n        .batch(2))\n"
+    assert ported(code).after == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(kind=tf.int64): ...",
+        "@tf.function\ndef f(): ...",
+        "def f(x: tf.Tensor): ...",
+        'f"{tf.VERSION}"',
+        "tf.x = 1",
+    ],
+)
+def test_a_name_is_found_wherever_it_stands(code: str) -> None:
+    file = ported(f"{IMPORT}{code}\n")
+    assert (file.after, len(todo(file))) == (f"{IMPORT}{code}\n", 1)
+
+
 def test_something_else_called_tf_is_left_alone() -> None:
     code = f"{IMPORT}\n\ndef count(tf):\n    return tf.estimator.TrainSpec\n"
     file = ported(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 from libcst import metadata
@@ -22,11 +22,13 @@ class TensorFlowName:
         name: The name without ``tf.``, ``compat.v1.`` and ``compat.v2.``.
         compat: Whether it is the name in ``tf.compat.v1``.
         root: Variable or import with which the program's spelling begins.
+        variable: What the variable stands for, such as ``feature_column``; None for an import.
     """
 
     name: str
     compat: bool
     root: str
+    variable: str | None = None
 
 
 class Names:
@@ -77,7 +79,7 @@ class Names:
             elif one.source is metadata.QualifiedNameSource.LOCAL:
                 alias = self._alias(one.name)
                 if alias is not None:
-                    return TensorFlowName(alias.name, alias.compat, root.value)
+                    return replace(alias, root=root.value)
         return None
 
     def _alias(self, local: str) -> TensorFlowName | None:
@@ -86,12 +88,18 @@ class Names:
         for length in range(len(parts), 0, -1):
             alias = self._aliases.get(".".join(parts[:length]))
             if alias is not None:
-                return TensorFlowName(".".join([alias.name, *parts[length:]]), alias.compat, alias.root)
+                return replace(alias, name=".".join([alias.name, *parts[length:]]), variable=alias.name)
         return None
 
-    def alias_of(self, root: str) -> TensorFlowName | None:
-        """Return what the variable `root` stands for, or None if it is no variable of this kind."""
-        return next((name for local, name in self._aliases.items() if local.split(".")[-1] == root), None)
+    def is_of_another_package(self, node: cst.CSTNode) -> bool:
+        """Return whether a name comes from an import of something else than TensorFlow."""
+        sources = [one for one in self.qualified(node) if one.source is metadata.QualifiedNameSource.IMPORT]
+        return bool(sources) and all(without_root(one.name) is None for one in sources)
+
+    @property
+    def use_tensorflow(self) -> bool:
+        """Whether the file imports TensorFlow."""
+        return any(without_root(one) is not None for one in self._imported.values())
 
     def imports(self, name: str) -> bool:
         """Return whether the file itself imports a module, under its own name and outside of functions."""
@@ -104,20 +112,13 @@ class Names:
     def is_whole(self, node: cst.CSTNode) -> bool:
         """Return whether a chain of names is not a part of a longer one, a keyword, an import or something assigned."""
         parent = self._parents.get(node)
-        if isinstance(parent, cst.Attribute):
-            return False
-        if isinstance(parent, cst.Arg) and parent.keyword is node:
-            return False
-        return not isinstance(
-            parent,
-            cst.ImportAlias
-            | cst.AsName
-            | cst.ImportFrom
-            | cst.AssignTarget
-            | cst.Param
-            | cst.FunctionDef
-            | cst.ClassDef,
-        )
+        if isinstance(parent, cst.Arg):
+            return parent.keyword is not node
+        if isinstance(parent, cst.Param | cst.FunctionDef | cst.ClassDef):
+            return parent.name is not node
+        if isinstance(parent, cst.AssignTarget):
+            return isinstance(node, cst.Attribute)
+        return not isinstance(parent, cst.Attribute | cst.ImportAlias | cst.AsName | cst.ImportFrom)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return the node around a node."""

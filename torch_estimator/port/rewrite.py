@@ -17,6 +17,7 @@ from torch_estimator.port.table import (
     DELETED,
     METHODS,
     RENAMED,
+    TENSOR,
     TYPES,
     Renamed,
 )
@@ -156,7 +157,7 @@ class Reader(cst.CSTVisitor):
         place, _, attribute = name.name.rpartition(".")
         if attribute in ATTRIBUTES.get(place, ()):
             self._replace(node, f"{RENAMED[place].target}.{attribute}")
-        elif name.name in RENAMED and self._can_log(RENAMED[name.name]):
+        elif name.name in RENAMED and self._is_free(RENAMED[name.name].target):
             rule = RENAMED[name.name]
             if rule.order:
                 self._note(node, f"arguments by position mean something else in {rule.target}; give them by name")
@@ -177,10 +178,10 @@ class Reader(cst.CSTVisitor):
             target = target.replace(BY_GENERATION, "te" if name.compat else self._classes)
         if rule.note:
             self._note(node, rule.note)
-        alias = self._names.alias_of(name.root)
-        if alias is not None and alias.name in RENAMED and target.startswith(f"{RENAMED[alias.name].target}."):
+        module = RENAMED[name.variable].target if name.variable in RENAMED else None
+        if module is not None and target.startswith(f"{module}."):
             # Keep the program's own variable, such as fc, which stands for the module here after its line is rewritten.
-            target = name.root + target.removeprefix(RENAMED[alias.name].target)
+            target = name.root + target.removeprefix(module)
         self._replace(node, target)
 
     def _replace(self, node: cst.CSTNode, code: str) -> None:
@@ -188,8 +189,12 @@ class Reader(cst.CSTVisitor):
         self.edits.replaced[node] = code
         self.edits.imports |= {one for one in ("te", "torch", "logging") if code.split(".")[0] == one}
 
-    def _can_log(self, rule: Renamed) -> bool:
-        return self._logging_is_free or not rule.target.startswith("logging.")
+    def _is_free(self, target: str) -> bool:
+        """Return whether the module that `target` begins with, such as ``logging``, can have its name in the file."""
+        module = target.split(".")[0]
+        if module == "logging" and not self._logging_is_free:
+            return False
+        return module not in ("logging", "torch") or module not in self._names.bound
 
     # Calls.
 
@@ -197,7 +202,7 @@ class Reader(cst.CSTVisitor):
         name = self._names.of(node.func)
         if name is not None and isinstance(node.func, cst.Attribute | cst.Name):
             self._look_at_call(node, node.func, name)
-        elif isinstance(node.func, cst.Attribute):
+        elif isinstance(node.func, cst.Attribute) and not self._names.is_of_another_package(node.func):
             self._look_at_method(node, node.func)
         return True
 
@@ -210,7 +215,7 @@ class Reader(cst.CSTVisitor):
             self._note(node, "the statement was deleted; nothing takes its place", _code(function))
         elif name.name == "data.Dataset.from_tensor_slices":
             self._from_tensor_slices(node, function, name)
-        elif name.name in RENAMED and self._can_log(RENAMED[name.name]):
+        elif name.name in RENAMED and self._is_free(RENAMED[name.name].target):
             rule = RENAMED[name.name]
             reason = self._edit_arguments(node, function, name, rule)
             if reason is None:
@@ -308,6 +313,8 @@ class Reader(cst.CSTVisitor):
         if rule.target.startswith("te.feature_column.") and name.name in TYPES:
             self._replace(value, TYPES[name.name])
         elif BY_GENERATION in rule.target and name.name in ACTIVATIONS and keyword in (*_ACTIVATION_ARGUMENTS, None):
+            if not self._is_free(ACTIVATIONS[name.name]):
+                return
             self._replace(value, ACTIVATIONS[name.name])
 
     # Methods, mostly those of tf.data.
@@ -325,7 +332,7 @@ class Reader(cst.CSTVisitor):
             is_dataset or keywords & {*_DATASET_ARGUMENTS[method], "num_parallel_calls", "reshuffle_each_iteration"}
         ):
             self._edit_dataset_method(node, function)
-        elif method in METHODS and function not in self._decided:
+        elif method in METHODS and function not in self._decided and self._names.use_tensorflow:
             self._leave(node, f".{method}", METHODS[method])
 
     def _edit_dataset_method(self, node: cst.Call, function: cst.Attribute) -> None:
@@ -420,12 +427,12 @@ class Writer(cst.CSTTransformer):
         return self._replaced(original_node, updated_node)
 
     def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.BaseExpression:
-        return updated_node.body if original_node in self._edits.bodies else updated_node
+        return _inside(updated_node, updated_node.body) if original_node in self._edits.bodies else updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         if original_node in self._edits.receivers:
             assert isinstance(updated_node.func, cst.Attribute)
-            return updated_node.func.value
+            return _inside(updated_node, updated_node.func.value)
         edit = self._edits.calls.get(original_node)
         if edit is None:
             return updated_node
@@ -499,9 +506,14 @@ class Writer(cst.CSTTransformer):
 
 def advice(name: str) -> str:
     """Return what to write in place of a name of TensorFlow: the advice of the longest known part of it."""
+    if name.startswith("python."):
+        name = name.rpartition(".")[2]  # A function in a module of TensorFlow's own.
     parts = name.split(".")
     known = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((ADVICE[one] for one in known if one in ADVICE), ANYTHING_ELSE)
+    found = next((ADVICE[one] for one in known if one in ADVICE), None)
+    if found is None and len(parts) == 1 and name.islower():
+        return TENSOR  # Nearly all functions of TensorFlow itself compute with tensors.
+    return found or ANYTHING_ELSE
 
 
 def imports_tensorflow(line: cst.SimpleStatementLine) -> bool:
@@ -522,6 +534,11 @@ def imports_tensorflow(line: cst.SimpleStatementLine) -> bool:
 def _local(alias: cst.ImportAlias) -> str:
     """Return the name that an import binds."""
     return alias.evaluated_alias or alias.evaluated_name.split(".")[0]
+
+
+def _inside(node: cst.BaseExpression, part: cst.BaseExpression) -> cst.BaseExpression:
+    """Return a part of an expression in the parentheses of the whole, which may hold line breaks."""
+    return part.with_changes(lpar=[*node.lpar, *part.lpar], rpar=[*part.rpar, *node.rpar])
 
 
 def _code(node: cst.CSTNode) -> str:

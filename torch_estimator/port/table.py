@@ -405,7 +405,7 @@ _LOOKUP = (
 _METRIC = "a metric is a function (labels, predictions) of torch tensors of all rows: docs/migrate/names.md, Metrics"
 _TRAINING = "te.Estimator.train runs the training; there are no sessions"
 _MISSING = "there is no counterpart: docs/migrate/names.md"
-_TENSOR = "input functions compute with numpy, modules and losses with torch"
+TENSOR = "input functions compute with numpy, modules and losses with torch"
 
 _GRAPH_VALUES = """
     cast constant concat expand_dims squeeze stack reshape shape size zeros ones zeros_like ones_like fill
@@ -583,7 +583,7 @@ ADVICE: dict[str, str] = {
     "train.inverse_time_decay": _SCHEDULE,
     "contrib.opt": "use an optimizer of te.optim or torch.optim: docs/migrate/names.md, Optimizers",
     # Values of graphs.
-    **dict.fromkeys(_GRAPH_VALUES.split(), _TENSOR),
+    **dict.fromkeys(_GRAPH_VALUES.split(), TENSOR),
     **dict.fromkeys((*TYPES, "bool", "uint8", "float16"), "use numpy's type in an input function, torch's in a module"),
 }
 
