@@ -35,7 +35,7 @@ def _is_plain(value: Any) -> bool:
 def main() -> None:
     import tensorflow as tf
 
-    from torch_estimator.port.table import RENAMED
+    from torch_estimator.port.table import ONLY_1, ONLY_2, RENAMED
 
     signatures: dict[str, dict[str, dict[str, Any]]] = {"v1": {}, "v2": {}}
     for generation, root in (("v1", tf.compat.v1), ("v2", tf)):
@@ -46,7 +46,16 @@ def main() -> None:
                 continue
             if callable(value):
                 signatures[generation][name] = parameters(value)
-    REFERENCE.write_text(json.dumps({"tensorflow": tf.__version__, **signatures}, indent=1) + "\n")
+    there = [name for name in (*ONLY_1, *ONLY_2) if _has(tf, name)]
+    REFERENCE.write_text(json.dumps({"tensorflow": tf.__version__, **signatures, "in_tf_2": there}, indent=1) + "\n")
+
+
+def _has(root: Any, name: str) -> bool:
+    try:
+        functools.reduce(getattr, name.split("."), root)
+    except AttributeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

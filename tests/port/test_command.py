@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -31,6 +32,23 @@ def test_it_rewrites_a_file_and_names_its_new_lines(program: Path, capsys: pytes
         f"  4: {TODO}",
         "1 name in 1 file has a counterpart; 1 place is left to you.",
     ]
+
+
+def test_links_permissions_and_line_ends_stay(program: Path) -> None:
+    program.write_bytes(b"\xef\xbb\xbf" + BEFORE.replace("\n", "\r\n").encode())
+    program.chmod(0o755)
+    link = Path("task.py")
+    link.symlink_to(program)
+    assert main(["port", str(link)]) == 0
+    assert link.is_symlink() and program.stat().st_mode & 0o777 == 0o755
+    assert program.read_bytes() == AFTER.replace("\n", "\r\n").encode()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_cannot_be_written_is_an_error(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.parent.chmod(0o500)
+    assert main(["port", str(program)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_check_and_diff_change_nothing(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

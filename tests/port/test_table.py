@@ -16,7 +16,17 @@ import torch
 import torch_estimator as te
 from tests.docs.pages import ROOT
 from tests.port.tensorflow_signatures import REFERENCE
-from torch_estimator.port.table import ACTIVATIONS, ADVICE, ATTRIBUTES, BY_GENERATION, METHODS, RENAMED, Renamed
+from torch_estimator.port.table import (
+    ACTIVATIONS,
+    ADVICE,
+    ATTRIBUTES,
+    BY_GENERATION,
+    METHODS,
+    ONLY_1,
+    ONLY_2,
+    RENAMED,
+    Renamed,
+)
 
 TENSORFLOW = json.loads(REFERENCE.read_text(encoding="utf-8"))
 # A class to derive from, functions of Python's logging, and names that stand for a class or a module.
@@ -134,6 +144,12 @@ def test_headings_that_advice_names_exist() -> None:
             headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
             plain = [one.replace("`", "") for one in headings]
             assert any(one.startswith(heading) for one in plain), f"{page} has no heading {heading}"
+
+
+def test_names_that_tell_the_generation_are_in_one_only() -> None:
+    there = set(TENSORFLOW["in_tf_2"])
+    assert [name for name in ONLY_1 if name in there] == []
+    assert [name for name in ONLY_2 if name not in there] == []
 
 
 def test_rules_do_not_contradict_themselves() -> None:

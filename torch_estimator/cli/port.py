@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     writes = not (options.check or options.diff)
     for file in ported if writes else ():
         if file.after != file.before:
-            files.write_atomic(file.path, file.after.encode())
+            _write(file.path, file.after)
     # Name lines of the files as they are now.
     shown = [file.after_lines() for file in ported] if writes else ported
     print(printable("\n".join(report(shown, generation))))
@@ -85,9 +85,22 @@ def _is_hidden(path: Path) -> bool:
 
 def _read(path: str) -> str:
     try:
-        return files.read_bytes(path).decode()
+        return files.read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"{path} is not a text in UTF-8 ({error.reason} at byte {error.start}).") from error
+    except OSError as error:
+        raise InvalidValueError(f"{path} cannot be read: {files.reason(error)}.") from error
+
+
+def _write(path: str, code: str) -> None:
+    """Replace the content of a file, also of one that a link leads to; its permissions stay."""
+    try:
+        target = os.path.realpath(path)
+        mode = os.stat(target).st_mode
+        files.write_atomic(target, code.encode())
+        os.chmod(target, mode)
+    except OSError as error:
+        raise InvalidValueError(f"{path} cannot be written: {files.reason(error)}.") from error
 
 
 def _diff(file: PortedFile) -> Iterator[str]:

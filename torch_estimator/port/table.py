@@ -660,12 +660,10 @@ ONLY_1 = (
     "metrics.mean",
     "metrics.precision",
     "metrics.recall",
-    "metrics.mean_squared_error",
     "metrics.root_mean_squared_error",
     "losses.sparse_softmax_cross_entropy",
     "losses.softmax_cross_entropy",
     "losses.sigmoid_cross_entropy",
-    "losses.mean_squared_error",
     "summary.FileWriter",
     "summary.FileWriterCache",
     "summary.merge_all",
@@ -673,20 +671,11 @@ ONLY_1 = (
 """Names, with all below them, that TF 2.x has under ``tf.compat.v1`` only."""
 
 ONLY_2 = (
-    "estimator.BinaryClassHead",
-    "estimator.MultiClassHead",
-    "estimator.MultiLabelHead",
-    "estimator.RegressionHead",
-    "estimator.PoissonRegressionHead",
-    "estimator.LogisticRegressionHead",
-    "estimator.MultiHead",
     "keras.optimizers.legacy",
     "optimizers",
     "data.AUTOTUNE",
     "random.set_seed",
     "feature_column.shared_embeddings",
     "distribute.MultiWorkerMirroredStrategy",
-    "get_logger",
-    "function",
 )
 """Names that TF 1.x does not have, as far as programs with tf.estimator use them."""
