@@ -25,6 +25,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "commands",
+    "port_names",
     "reference",
 ]
 exclude_patterns = ["_build", "extensions"]

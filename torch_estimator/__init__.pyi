@@ -41,6 +41,9 @@ from . import (
 from . import (
     summary as summary,
 )
+from . import (
+    v2 as v2,
+)
 from .checkpoint.checkpoint import (
     latest_checkpoint as latest_checkpoint,
 )

@@ -61,7 +61,7 @@ def _marked(text: str | None) -> str:
 
 
 def _spelling(action: argparse.Action) -> str:
-    choices = action.choices and f"{{{','.join(action.choices)}}}"
+    choices = action.choices and f"{{{','.join(map(str, action.choices))}}}"
     value = action.metavar or choices or action.dest.upper()
     values = {0: "", "+": f" {value} …"}.get(action.nargs, f" {value}")
     return ", ".join(f"`{name}{values}`" for name in action.option_strings) or f"`{values.strip()}`"

@@ -189,6 +189,7 @@ def before_of_the_name(lines: list[str]) -> list[str]:
 
 
 REFERENCE = json.loads(tensorflow_v2.REFERENCE.read_text(encoding="utf-8"))
+NAMED_IN_REFERENCE = [name for name in REFERENCE if name != "tensorflow"]
 
 
 class StartFrom(te.Hook):
@@ -205,38 +206,60 @@ class StartFrom(te.Hook):
                 variable.copy_(torch.tensor(self.weights[name]))
 
 
-def v2_estimators() -> dict[str, te.Estimator]:
-    """Return Estimators with the settings that docs/migrate/tf2.md gives, by the name of TensorFlow's class."""
+def v2_estimators(classes: Any, mean: dict[str, Any], optimizers: dict[str, Any]) -> dict[str, te.Estimator]:
+    """Return one Estimator for each entry of the reference, by its name there.
+
+    Args:
+        classes: `te` or `te.v2`.
+        mean: Arguments that give the mean loss.
+        optimizers: Optimizers of deep models by the name in the reference; without an entry they have their default.
+    """
     age, job = fc.numeric_column("age"), fc.categorical_column_with_vocabulary_list("job", tensorflow_v2.JOBS)
     deep = [age, fc.embedding_column(job, 2)]
-    mean: dict[str, Any] = {"loss_reduction": "sum_over_batch_size", "config": te.RunConfig(compile=False)}
+    config = te.RunConfig(compile=False)
+    makers: dict[str, Callable[..., te.Estimator]] = {
+        "DNNClassifier": lambda **given: classes.DNNClassifier([4, 3], deep, config=config, **mean, **given),
+        "DNNRegressor": lambda **given: classes.DNNRegressor([4, 3], deep, config=config, **mean, **given),
+        "LinearClassifier": lambda: classes.LinearClassifier([age, job], config=config, **mean),
+        "DNNLinearCombinedClassifier": lambda: classes.DNNLinearCombinedClassifier(
+            linear_feature_columns=[job], dnn_feature_columns=deep, dnn_hidden_units=[4, 3], config=config, **mean
+        ),
+        "BaselineClassifier": lambda: classes.BaselineClassifier(config=config, **mean),
+        "DNNEstimator": lambda **given: classes.DNNEstimator(
+            te.BinaryClassHead(), [4, 3], deep, config=config, **given
+        ),
+    }
+    return {
+        name: makers[name.partition(" ")[0]](**({"optimizer": optimizers[name]} if name in optimizers else {}))
+        for name in NAMED_IN_REFERENCE
+    }
+
+
+def estimators_with_the_settings_of_the_page() -> dict[str, te.Estimator]:
     optimizers = {
         "DNNClassifier": te.optim.Adagrad(lr=0.001),
         "DNNClassifier Adam": te.optim.Adam(lr=0.001, epsilon=1e-7),
         "DNNClassifier RMSProp": functools.partial(torch.optim.RMSprop, lr=0.001, alpha=0.9, eps=1e-7),
         "DNNClassifier SGD": te.optim.SGD(lr=0.01),
         "DNNClassifier Ftrl": te.optim.Ftrl(lr=0.001),
+        "DNNRegressor": te.optim.Adagrad(lr=0.001),
+        "DNNEstimator": te.optim.Adagrad(lr=0.001),
     }
-    return {
-        **{name: te.DNNClassifier([4, 3], deep, optimizer=optimizer, **mean) for name, optimizer in optimizers.items()},
-        "DNNRegressor": te.DNNRegressor([4, 3], deep, optimizer=te.optim.Adagrad(lr=0.001), **mean),
-        "LinearClassifier": te.LinearClassifier([age, job], **mean),
-        "DNNLinearCombinedClassifier": te.DNNLinearCombinedClassifier(
-            linear_feature_columns=[job], dnn_feature_columns=deep, dnn_hidden_units=[4, 3], **mean
-        ),
-        "BaselineClassifier": te.BaselineClassifier(**mean),
-        "DNNEstimator": te.DNNEstimator(
-            te.BinaryClassHead(), [4, 3], deep, optimizer=te.optim.Adagrad(lr=0.001), config=te.RunConfig(compile=False)
-        ),
-    }
+    return v2_estimators(te, {"loss_reduction": "sum_over_batch_size"}, optimizers)
 
 
-@pytest.mark.parametrize("name", [name for name in REFERENCE if name != "tensorflow"])
-def test_the_settings_for_v2_give_tensorflows_weights_and_metrics(
-    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+def estimators_of_v2() -> dict[str, te.Estimator]:
+    named = [name for name in NAMED_IN_REFERENCE if " " in name]
+    return v2_estimators(te.v2, {}, {name: name.partition(" ")[2] for name in named})
+
+
+@pytest.mark.parametrize("make", [estimators_with_the_settings_of_the_page, estimators_of_v2])
+@pytest.mark.parametrize("name", NAMED_IN_REFERENCE)
+def test_v2_gives_tensorflows_weights_and_metrics(
+    name: str, make: Callable[[], dict[str, te.Estimator]], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    reference, estimator = REFERENCE[name], v2_estimators()[name]
+    reference, estimator = REFERENCE[name], make()[name]
     people = te.data.Dataset.from_arrays(*tensorflow_v2.people())
 
     estimator.train(
@@ -248,8 +271,9 @@ def test_the_settings_for_v2_give_tensorflows_weights_and_metrics(
 
     for variable, value in reference["trained"].items():
         np.testing.assert_allclose(estimator.get_variable_value(variable), value, rtol=0, atol=1e-6)
-    # The premade classifiers sum the area under the precision-recall curve as those of v1 do.
-    different = set() if name in ("DNNEstimator", "DNNRegressor") else {"auc_precision_recall"}
+    # The premade classifiers of te sum the area under the precision-recall curve as those of v1 do.
+    of_v1 = make is not estimators_of_v2 and name not in ("DNNEstimator", "DNNRegressor")
+    different = {"auc_precision_recall"} if of_v1 else set()
     assert set(metrics) == set(reference["metrics"])
     for metric in set(metrics) - different:
         assert metrics[metric] == pytest.approx(reference["metrics"][metric], abs=2e-6), metric

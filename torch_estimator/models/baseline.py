@@ -10,21 +10,20 @@ from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
     ANOTHER_OPTIMIZER,
-    OptimizerArgument,
     classifier_head,
     document_arguments,
-    optimizer_factory,
     regressor_head,
 )
+from torch_estimator.models.generations import V1, Generation, OptimizerArgument
 from torch_estimator.networks import Baseline, RowCount
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 
 _LEARNING_RATE = 0.3
-_OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
+BASELINE_OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 
 
-@document_arguments(optimizer=_OPTIMIZER)
+@document_arguments(optimizer=BASELINE_OPTIMIZER)
 class BaselineEstimator(Estimator):
     """Baseline model for any head: one trained bias per logit. It ignores the features.
 
@@ -43,10 +42,10 @@ class BaselineEstimator(Estimator):
         optimizer: OptimizerArgument = "Ftrl",
         config: RunConfig | None = None,
     ) -> None:
-        super().__init__(_model_fn(check_head(head), optimizer), model_dir, config)
+        super().__init__(baseline_model_fn(check_head(head), optimizer, V1, None), model_dir, config)
 
 
-@document_arguments(optimizer=_OPTIMIZER)
+@document_arguments(optimizer=BASELINE_OPTIMIZER)
 class BaselineClassifier(Estimator):
     """Classifier that learns how frequent each class is and ignores the features.
 
@@ -68,11 +67,11 @@ class BaselineClassifier(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        super().__init__(_model_fn(head, optimizer), model_dir, config)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1)
+        super().__init__(baseline_model_fn(head, optimizer, V1, loss_reduction), model_dir, config)
 
 
-@document_arguments(optimizer=_OPTIMIZER)
+@document_arguments(optimizer=BASELINE_OPTIMIZER)
 class BaselineRegressor(Estimator):
     """Regression model that learns the mean of the labels and ignores the features.
 
@@ -94,11 +93,15 @@ class BaselineRegressor(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        super().__init__(_model_fn(head, optimizer), model_dir, config)
+        super().__init__(baseline_model_fn(head, optimizer, V1, loss_reduction), model_dir, config)
 
 
-def _model_fn(head: Head, optimizer: OptimizerArgument) -> Callable[..., EstimatorSpec]:
-    factory = optimizer_factory(optimizer, _LEARNING_RATE)
+def baseline_model_fn(
+    head: Head, optimizer: OptimizerArgument, generation: Generation, loss_reduction: LossReduction | str | None
+) -> Callable[..., EstimatorSpec]:
+    """Return the ``model_fn`` of a baseline with the defaults of a generation; see `canned_model_fn`."""
+    factory = generation.factory(optimizer, _LEARNING_RATE)
+    generation.log_defaults([(optimizer, _LEARNING_RATE)], loss_reduction)
 
     def model_fn(mode: str) -> EstimatorSpec:
         return EstimatorSpec(

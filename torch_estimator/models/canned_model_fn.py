@@ -18,11 +18,11 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import BinaryClassHead, LossReduction, MultiClassHead, RegressionHead
 from torch_estimator.heads.base import Head
+from torch_estimator.models.generations import Generation, OptimizerArgument
 from torch_estimator.networks import DNN, Activation, Linear, WideAndDeep
-from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, by_name, check_factory
+from torch_estimator.optim.factories import NamedParameters, Trainer
 from torch_estimator.specs import EstimatorSpec
 
-OptimizerArgument = str | OptimizerFactory
 _EstimatorClass = TypeVar("_EstimatorClass", bound=type[Estimator])
 
 ANOTHER_OPTIMIZER = "or the name of another optimizer, or a function from named parameters to an optimizer."
@@ -95,19 +95,31 @@ def document_arguments(**special: str) -> Callable[[_EstimatorClass], _Estimator
     return document
 
 
-def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None = None) -> Callable[..., EstimatorSpec]:
+def canned_model_fn(
+    head: Head,
+    generation: Generation,
+    loss_reduction: LossReduction | str | None,
+    *,
+    wide: Wide | None = None,
+    deep: Deep | None = None,
+) -> Callable[..., EstimatorSpec]:
     """Return the ``model_fn`` of a model with a linear part, a deep part, or both.
+
+    Args:
+        head: Head of the model.
+        generation: Which TensorFlow's defaults the model has.
+        loss_reduction: Reduction of a premade model's own head; None if the user gave the head.
+        wide: Settings of the linear part.
+        deep: Settings of the deep part.
 
     Raises:
         InvalidValueError, InvalidTypeError: A column does not fit its part, or an optimizer is unknown.
     """
     # Build the transform once and discard it, so that wrong columns are reported now instead of at the first training.
     _transform(wide, deep)
-    factories = {
-        prefix: optimizer_factory(part.optimizer, part.learning_rate)
-        for prefix, part in (("linear.", wide), ("dnn.", deep))
-        if part is not None
-    }
+    parts = {prefix: part for prefix, part in (("linear.", wide), ("dnn.", deep)) if part is not None}
+    factories = {prefix: generation.factory(part.optimizer, part.learning_rate) for prefix, part in parts.items()}
+    generation.log_defaults([(part.optimizer, part.learning_rate) for part in parts.values()], loss_reduction)
 
     def make_optimizers(named: NamedParameters) -> list[Trainer]:
         trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
@@ -173,7 +185,7 @@ class Deep:
         columns: Feature columns of the part.
         hidden_units: Number of outputs of each hidden layer.
         optimizer: Name of an optimizer, or a function from named parameters to an optimizer.
-        learning_rate: Learning rate of an optimizer that is given by name.
+        learning_rate: Learning rate of an optimizer that is given by name; None for the generation's own.
         activation_fn: Activation after each hidden layer.
         dropout: Probability of dropping a hidden unit in training, or None.
         batch_norm: Whether the output of each hidden layer is normalized.
@@ -182,7 +194,7 @@ class Deep:
     columns: Sequence[Any]
     hidden_units: Sequence[int]
     optimizer: OptimizerArgument
-    learning_rate: float
+    learning_rate: float | None
     activation_fn: Activation = torch.relu
     dropout: float | None = None
     batch_norm: bool = False
@@ -230,20 +242,12 @@ def one_over_root(columns: Sequence[Any]) -> float:
     return 1 / math.sqrt(max(1, len(columns)))
 
 
-def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
-    """Return a factory for an optimizer given by name, with `learning_rate`. Return a factory function unchanged.
-
-    Raises:
-        InvalidValueError, InvalidTypeError: The name is unknown, or the argument is neither a name nor a factory.
-    """
-    if isinstance(optimizer, str):
-        return by_name(optimizer, learning_rate)
-    check_factory(optimizer, or_name=True)
-    return optimizer
-
-
 def classifier_head(
-    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: LossReduction | str
+    n_classes: int,
+    weight_column: Any,
+    label_vocabulary: Sequence[str] | None,
+    loss_reduction: LossReduction | str,
+    generation: Generation,
 ) -> Head:
     """Return the head of a premade classifier: a binary head for two classes, otherwise a multi-class head."""
     settings: dict[str, Any] = {
@@ -252,7 +256,7 @@ def classifier_head(
         "loss_reduction": LossReduction.of(loss_reduction),
     }
     if n_classes == 2:
-        return BinaryClassHead(pr_summation="trapezoidal", **settings)
+        return BinaryClassHead(pr_summation=generation.pr_summation, **settings)
     return MultiClassHead(n_classes, **settings)
 
 

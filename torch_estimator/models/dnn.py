@@ -13,24 +13,23 @@ from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
     ANOTHER_OPTIMIZER,
     Deep,
-    OptimizerArgument,
     as_columns,
     canned_model_fn,
     classifier_head,
     document_arguments,
     regressor_head,
 )
+from torch_estimator.models.generations import V1, Generation, OptimizerArgument
 from torch_estimator.networks import Activation
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
-_COLUMNS = "Numeric, bucketized, indicator and embedding columns."
-_LEARNING_RATE = 0.05
-_OPTIMIZER = f"Adagrad with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
+DEEP_COLUMNS = "Numeric, bucketized, indicator and embedding columns."
+_OPTIMIZER = f"Adagrad with learning rate {V1.deep_rate}; {ANOTHER_OPTIMIZER}"
 
 
-@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
+@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_OPTIMIZER)
 class DNNClassifier(Estimator):
     """Classifier with hidden layers on feature columns.
 
@@ -67,12 +66,14 @@ class DNNClassifier(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        model_fn = _model_fn(head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1)
+        model_fn = dnn_model_fn(
+            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V1, loss_reduction
+        )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
+@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_OPTIMIZER)
 class DNNRegressor(Estimator):
     """Regression model with hidden layers on feature columns.
 
@@ -104,11 +105,13 @@ class DNNRegressor(Estimator):
         batch_norm: bool = False,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = _model_fn(head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm)
+        model_fn = dnn_model_fn(
+            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V1, loss_reduction
+        )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
+@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_OPTIMIZER)
 class DNNEstimator(Estimator):
     """Model with hidden layers on feature columns, for any head.
 
@@ -137,11 +140,13 @@ class DNNEstimator(Estimator):
         batch_norm: bool = False,
     ) -> None:
         check_head(head)
-        model_fn = _model_fn(head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm)
+        model_fn = dnn_model_fn(
+            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V1, None
+        )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def _model_fn(
+def dnn_model_fn(
     head: Head,
     hidden_units: Sequence[int],
     feature_columns: Iterable[Any],
@@ -149,14 +154,17 @@ def _model_fn(
     activation_fn: Activation,
     dropout: float | None,
     batch_norm: bool,
+    generation: Generation,
+    loss_reduction: LossReduction | str | None,
 ) -> Callable[..., EstimatorSpec]:
+    """Return the ``model_fn`` of a deep model with the defaults of a generation; see `canned_model_fn`."""
     deep = Deep(
         columns=as_columns(feature_columns),
         hidden_units=hidden_units,
         optimizer=optimizer,
-        learning_rate=_LEARNING_RATE,
+        learning_rate=None,
         activation_fn=activation_fn,
         dropout=dropout,
         batch_norm=batch_norm,
     )
-    return canned_model_fn(head, deep=deep)
+    return canned_model_fn(head, generation, loss_reduction, deep=deep)

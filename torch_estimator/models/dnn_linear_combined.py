@@ -14,7 +14,6 @@ from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
     Deep,
-    OptimizerArgument,
     Wide,
     as_columns,
     canned_model_fn,
@@ -23,6 +22,7 @@ from torch_estimator.models.canned_model_fn import (
     one_over_root,
     regressor_head,
 )
+from torch_estimator.models.generations import V1, Generation, OptimizerArgument
 from torch_estimator.networks import Activation
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
@@ -73,8 +73,8 @@ class DNNLinearCombinedClassifier(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        model_fn = _model_fn(
-            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction),
+        model_fn = combined_model_fn(
+            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1),
             linear_feature_columns,
             linear_optimizer,
             linear_sparse_combiner,
@@ -84,6 +84,8 @@ class DNNLinearCombinedClassifier(Estimator):
             dnn_activation_fn,
             dnn_dropout,
             batch_norm,
+            V1,
+            loss_reduction,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
@@ -126,7 +128,7 @@ class DNNLinearCombinedRegressor(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        model_fn = _model_fn(
+        model_fn = combined_model_fn(
             regressor_head(label_dimension, weight_column, loss_reduction),
             linear_feature_columns,
             linear_optimizer,
@@ -137,6 +139,8 @@ class DNNLinearCombinedRegressor(Estimator):
             dnn_activation_fn,
             dnn_dropout,
             batch_norm,
+            V1,
+            loss_reduction,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
@@ -177,7 +181,7 @@ class DNNLinearCombinedEstimator(Estimator):
         linear_sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        model_fn = _model_fn(
+        model_fn = combined_model_fn(
             check_head(head),
             linear_feature_columns,
             linear_optimizer,
@@ -188,11 +192,13 @@ class DNNLinearCombinedEstimator(Estimator):
             dnn_activation_fn,
             dnn_dropout,
             batch_norm,
+            V1,
+            None,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def _model_fn(
+def combined_model_fn(
     head: Head,
     linear_feature_columns: Iterable[Any] | None,
     linear_optimizer: OptimizerArgument,
@@ -203,7 +209,10 @@ def _model_fn(
     dnn_activation_fn: Activation,
     dnn_dropout: float | None,
     batch_norm: bool,
+    generation: Generation,
+    loss_reduction: LossReduction | str | None,
 ) -> Callable[..., EstimatorSpec]:
+    """Return the ``model_fn`` of a wide and deep model with the defaults of a generation; see `canned_model_fn`."""
     linear_columns, dnn_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
     if not linear_columns and not dnn_columns:
         raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
@@ -227,4 +236,4 @@ def _model_fn(
             dropout=dnn_dropout,
             batch_norm=batch_norm,
         )
-    return canned_model_fn(head, wide=wide, deep=deep)
+    return canned_model_fn(head, generation, loss_reduction, wide=wide, deep=deep)

@@ -10,7 +10,6 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
-    OptimizerArgument,
     Wide,
     as_columns,
     canned_model_fn,
@@ -19,19 +18,20 @@ from torch_estimator.models.canned_model_fn import (
     one_over_root,
     regressor_head,
 )
+from torch_estimator.models.generations import V1, Generation, OptimizerArgument
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
 _LEARNING_RATE = 0.2
-_COLUMNS = "Categorical, bucketized and numeric columns."
-_OPTIMIZER = (
+LINEAR_COLUMNS = "Categorical, bucketized and numeric columns."
+LINEAR_OPTIMIZER = (
     "Name of an optimizer, which gets learning rate 0.2; None for Ftrl with ``min(0.2, 1 / sqrt(number of columns))``; "
     "or a function from named parameters to an optimizer."
 )
 
 
-@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
+@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER)
 class LinearClassifier(Estimator):
     """Logistic regression on feature columns, for two or more classes.
 
@@ -60,12 +60,12 @@ class LinearClassifier(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
-        model_fn = _model_fn(head, feature_columns, optimizer, sparse_combiner)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1)
+        model_fn = linear_model_fn(head, feature_columns, optimizer, sparse_combiner, V1, loss_reduction)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
+@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER)
 class LinearRegressor(Estimator):
     """Linear regression on feature columns.
 
@@ -95,11 +95,11 @@ class LinearRegressor(Estimator):
         sparse_combiner: Combiner = "sum",
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = _model_fn(head, feature_columns, optimizer, sparse_combiner)
+        model_fn = linear_model_fn(head, feature_columns, optimizer, sparse_combiner, V1, loss_reduction)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
+@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER)
 class LinearEstimator(Estimator):
     """Linear model on feature columns, for any head.
 
@@ -123,15 +123,21 @@ class LinearEstimator(Estimator):
         sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        model_fn = _model_fn(check_head(head), feature_columns, optimizer, sparse_combiner)
+        model_fn = linear_model_fn(check_head(head), feature_columns, optimizer, sparse_combiner, V1, None)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def _model_fn(
-    head: Head, feature_columns: Iterable[Any], optimizer: OptimizerArgument | None, sparse_combiner: Combiner
+def linear_model_fn(
+    head: Head,
+    feature_columns: Iterable[Any],
+    optimizer: OptimizerArgument | None,
+    sparse_combiner: Combiner,
+    generation: Generation,
+    loss_reduction: LossReduction | str | None,
 ) -> Callable[..., EstimatorSpec]:
+    """Return the ``model_fn`` of a linear model with the defaults of a generation; see `canned_model_fn`."""
     columns = as_columns(feature_columns)
     # Limit the learning rate by the number of columns only if no optimizer is given, as in tf.estimator.
     rate = _LEARNING_RATE if optimizer is not None else min(_LEARNING_RATE, one_over_root(columns))
     wide = Wide(columns=columns, optimizer=optimizer or "Ftrl", learning_rate=rate, sparse_combiner=sparse_combiner)
-    return canned_model_fn(head, wide=wide)
+    return canned_model_fn(head, generation, loss_reduction, wide=wide)

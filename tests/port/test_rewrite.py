@@ -1,0 +1,281 @@
+"""What `estimator port` makes of single lines: what it rewrites, and what it leaves to the user and lists."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.port.program import PortedFile, port
+
+IMPORT = "import tensorflow as tf\n"
+
+
+def ported(code: str, generation: int | None = 1) -> PortedFile:
+    (file,), _ = port({"program.py": textwrap.dedent(code)}, generation)
+    return file
+
+
+def todo(file: PortedFile) -> list[str]:
+    return [one.name for one in file.findings if not one.is_note]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Arguments.
+        (
+            "tf.estimator.RunConfig('runs', 1, save_checkpoints_steps=5, session_config=None)",
+            "te.RunConfig(model_dir='runs', tf_random_seed=1, save_checkpoints_steps=5)",
+        ),
+        ("tf.train.AdamOptimizer(0.1, 0.8, name='adam')", "te.optim.Adam(learning_rate=0.1, beta1=0.8)"),
+        ("tf.keras.optimizers.SGD()", "te.optim.SGD(learning_rate=0.01)"),
+        (
+            "tf.keras.optimizers.Adam(lr=0.1, beta_1=0.8)",
+            "te.optim.Adam(learning_rate=0.1, beta1=0.8, epsilon=1e-07)",
+        ),
+        (
+            "tf.estimator.LinearClassifier([], optimizer=lambda: tf.train.FtrlOptimizer(0.1))",
+            "te.LinearClassifier([], optimizer=te.optim.Ftrl(learning_rate=0.1))",
+        ),
+        (
+            "tf.estimator.DNNClassifier([8], [], activation_fn=tf.nn.tanh, input_layer_partitioner=None)",
+            "te.DNNClassifier([8], [], activation_fn=torch.tanh)",
+        ),
+        (
+            "tf.estimator.FinalExporter('final', serving, as_text=True)",
+            "te.FinalExporter('final', serving)",
+        ),
+        # Feature columns and their types.
+        (
+            "tf.feature_column.numeric_column('x', dtype=tf.float64)",
+            "te.feature_column.numeric_column('x', dtype=\"float64\")",
+        ),
+        # Names that are not called.
+        ("tf.estimator.ModeKeys.TRAIN", "te.ModeKeys.TRAIN"),
+        ("tf.losses.Reduction.SUM", "te.LossReduction.SUM"),
+        # tf.data.
+        (
+            "tf.data.Dataset.from_tensor_slices((x, y)).shuffle(buffer_size=9).batch(batch_size=3).prefetch(1)",
+            "te.data.Dataset.from_arrays(x, y).shuffle(buffer=9).batch(size=3)",
+        ),
+        (
+            "tf.data.Dataset.from_tensor_slices({'x': x}).map(scale, num_parallel_calls=tf.data.AUTOTUNE)",
+            "te.data.Dataset.from_arrays({'x': x}).map(scale)",
+        ),
+        ("tf.data.Dataset.from_tensor_slices((x, y)).map(scale, 4)", "te.data.Dataset.from_arrays(x, y).map(scale)"),
+        ("dataset.prefetch(tf.data.experimental.AUTOTUNE)", "dataset"),
+        # Log output.
+        ("tf.logging.set_verbosity(tf.logging.WARN)", 'logging.getLogger("torch_estimator").setLevel(logging.WARNING)'),
+        # Serving.
+        (
+            "tf.estimator.export.build_parsing_serving_input_receiver_fn("
+            "tf.feature_column.make_parse_example_spec(columns))",
+            "te.serving_input.raw_features(te.feature_column.schema(columns))",
+        ),
+        (
+            "tf.distribute.experimental.MultiWorkerMirroredStrategy("
+            "tf.distribute.experimental.CollectiveCommunication.RING)",
+            'te.distribute.MultiWorkerMirroredStrategy("RING")',
+        ),
+    ],
+)
+def test_a_line_is_rewritten(before: str, after: str) -> None:
+    file = ported(f"{IMPORT}\nvalue = {before}\n")
+    assert todo(file) == []
+    assert file.after.splitlines()[-1] == f"value = {after}"
+    assert "tensorflow" not in file.after
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "advice"),
+    [
+        ("tf.train.AdamOptimizer(*rates)", "tf.train.AdamOptimizer", "write out the arguments of *"),
+        ("tf.keras.optimizers.Adam(**settings)", "tf.keras.optimizers.Adam", "write out the arguments of **"),
+        ("tf.keras.optimizers.SGD(0.1, momentum=0.9)", "tf.keras.optimizers.SGD", "momentum: write functools.partial"),
+        ("tf.keras.optimizers.SGD(0.1, 0.9)", "tf.keras.optimizers.SGD", "momentum: write functools.partial"),
+        (
+            "tf.estimator.DNNEstimator(head, [8], [], None, 'Adam', None, None, partitioner)",
+            "tf.estimator.DNNEstimator",
+            "give the arguments after the first 7 by name",
+        ),
+        (
+            "tf.feature_column.embedding_column(job, 2, ckpt_to_load_from='model')",
+            "tf.feature_column.embedding_column",
+            "ckpt_to_load_from: start from a checkpoint",
+        ),
+        (
+            "tf.data.Dataset.from_tensor_slices(data)",
+            "tf.data.Dataset.from_tensor_slices",
+            "from_arrays(features, labels)",
+        ),
+        ("tf.data.Dataset.from_generator(rows)", "tf.data.Dataset.from_generator", "yields batches, not rows"),
+        ("tf.estimator.EstimatorSpec(mode)", "tf.estimator.EstimatorSpec", "te.EstimatorSpec with a module"),
+        ("tf.nn.relu(x)", "tf.nn.relu", "torch module"),
+        ("tf.something.new(x)", "tf.something.new", "does not know this name"),
+        ("tf.estimator.DNNClassifier.train", "tf.estimator.DNNClassifier.train", "does not know this name"),
+        ("tf", "tf", "does not know this name"),
+    ],
+)
+def test_a_line_is_left_and_listed(code: str, name: str, advice: str) -> None:
+    program = f"{IMPORT}\nvalue = {code}\n"
+    file = ported(program)
+    assert file.after == program
+    (finding,) = [one for one in file.findings if not one.is_note]
+    assert (finding.line, finding.name) == (3, name)
+    assert advice in finding.text
+
+
+@pytest.mark.parametrize(
+    ("imports", "use"),
+    [
+        ("import tensorflow.compat.v1 as tf", "tf.estimator.TrainSpec"),
+        ("import tensorflow", "tensorflow.estimator.TrainSpec"),
+        ("from tensorflow import estimator", "estimator.TrainSpec"),
+        ("from tensorflow.estimator import TrainSpec", "TrainSpec"),
+        ("from tensorflow.estimator import TrainSpec as Spec", "Spec"),
+        ("from tensorflow.compat.v1 import estimator as est", "est.TrainSpec"),
+    ],
+)
+def test_every_way_to_import_a_name_is_known(imports: str, use: str) -> None:
+    file = ported(f"{imports}\n\nspec = {use}(input_fn)\n")
+    assert file.after == "import torch_estimator as te\n\nspec = te.TrainSpec(input_fn)\n"
+
+
+def test_an_import_stays_while_something_needs_it() -> None:
+    uses = "x = feature_column.numeric_column('x')\ny = io.gfile.glob('*')\n"
+    code = f"from tensorflow import estimator, feature_column, io\n\n{uses}"
+    expected = (
+        "from tensorflow import io\nimport torch_estimator as te\n\n"
+        "x = te.feature_column.numeric_column('x')\ny = io.gfile.glob('*')\n"
+    )
+    assert ported(code).after == expected
+
+
+def test_functions_that_import_tensorflow_themselves_import_this_package() -> None:
+    code = "def columns():\n    import tensorflow as tf\n    return [tf.feature_column.numeric_column('x')]\n"
+    expected = "def columns():\n    import torch_estimator as te\n    return [te.feature_column.numeric_column('x')]\n"
+    assert ported(code).after == expected
+
+
+def test_a_variable_for_a_part_of_tensorflow_is_followed() -> None:
+    uses = "a = fc.numeric_column('a', dtype=tf.float32)\nb = est.ModeKeys.EVAL\n"
+    code = f"{IMPORT}fc = tf.feature_column\nest = tf.estimator\n\n{uses}"
+    expected = (
+        "import torch_estimator as te\nfc = te.feature_column\nest = te\n\n"
+        "a = fc.numeric_column('a', dtype=\"float32\")\nb = te.ModeKeys.EVAL\n"
+    )
+    file = ported(code)
+    assert file.after == expected
+    assert todo(file) == []
+
+
+def test_a_name_that_the_program_uses_for_something_else_is_not_taken() -> None:
+    code = f"{IMPORT}te = 1\nspec = tf.estimator.TrainSpec\n"
+    assert ported(code).after == "import torch_estimator\nte = 1\nspec = torch_estimator.TrainSpec\n"
+    code = f"from absl import logging\n{IMPORT}tf.logging.info('hello')\n"
+    file = ported(code)
+    assert (file.after, todo(file)) == (code, ["tf.logging.info"])
+
+
+def test_the_layout_of_a_call_stays() -> None:
+    code = f"{IMPORT}\na = tf.estimator.RunConfig(\n    model_dir='a',  # here\n    session_config=None,\n)\n"
+    assert ported(code).after == "import torch_estimator as te\n\na = te.RunConfig(\n    model_dir='a',  # here\n)\n"
+    assert ported(f"{IMPORT}a = tf.estimator.RunConfig(\n    session_config=None)\n").after.endswith(
+        "a = te.RunConfig()\n"
+    )
+
+
+def test_parentheses_that_hold_line_breaks_stay() -> None:
+    code = f"{IMPORT}rows = (tf.data.Dataset.from_tensor_slices((x, y))\n        .batch(2)\n        .prefetch(1))\n"
+    expected = "import torch_estimator as te\nrows = (te.data.Dataset.from_arrays(x, y)\n        .batch(2))\n"
+    assert ported(code).after == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(kind=tf.int64): ...",
+        "@tf.function\ndef f(): ...",
+        "def f(x: tf.Tensor): ...",
+        'f"{tf.VERSION}"',
+        "tf.x = 1",
+    ],
+)
+def test_a_name_is_found_wherever_it_stands(code: str) -> None:
+    file = ported(f"{IMPORT}{code}\n")
+    assert (file.after, len(todo(file))) == (f"{IMPORT}{code}\n", 1)
+
+
+def test_something_else_called_tf_is_left_alone() -> None:
+    code = f"{IMPORT}\n\ndef count(tf):\n    return tf.estimator.TrainSpec\n"
+    file = ported(code)
+    assert (file.after, file.findings) == ("\n\ndef count(tf):\n    return tf.estimator.TrainSpec\n", ())
+
+
+def test_statements_that_nothing_needs_are_deleted() -> None:
+    code = f"{IMPORT}\nif True:\n    tf.compat.v1.disable_v2_behavior()\n"
+    assert ported(code).after == "\nif True:\n    pass\n"
+
+
+def test_an_iterator_that_is_returned_becomes_its_dataset() -> None:
+    code = f"{IMPORT}\ndef f(dataset):\n    return dataset.batch(2).make_one_shot_iterator().get_next()\n"
+    assert ported(code).after.splitlines()[-1] == "    return dataset.batch(2)"
+    code = (
+        f"{IMPORT}\ndef f(dataset):\n    iterator = dataset.make_one_shot_iterator()\n    return iterator.get_next()\n"
+    )
+    assert todo(ported(code)) == [".make_one_shot_iterator", ".get_next"]
+
+
+def test_a_model_fn_is_listed_where_it_begins() -> None:
+    file = ported(f"{IMPORT}\n\ndef my_model(features, labels, mode, params):\n    return None\n")
+    assert [(one.line, one.name) for one in file.findings] == [(4, "def my_model")]
+
+
+def test_other_packages_of_tensorflow_are_listed() -> None:
+    assert todo(ported("import tensorflow_hub as hub\nfrom tensorflow import *\n")) == [
+        "tensorflow_hub",
+        "from tensorflow import *",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "name"),
+    [
+        ("tf.placeholder(tf.string)", 1, "te.DNNClassifier"),
+        ("tf.compat.v1.placeholder(tf.string)", 2, "te.v2.DNNClassifier"),
+        ("tf.data.AUTOTUNE", 2, "te.v2.DNNClassifier"),
+        ("1", 2, "te.v2.DNNClassifier"),
+    ],
+)
+def test_the_names_of_a_program_decide_about_the_defaults(code: str, number: int, name: str) -> None:
+    other = f"{IMPORT}value = {code}\n"
+    model = f"{IMPORT}model = tf.estimator.DNNClassifier([8], [])\n"
+    files, generation = port({"model.py": model, "other.py": other})
+    assert generation.number == number
+    assert files[0].after.splitlines()[-1] == f"model = {name}([8], [])"
+
+
+def test_a_class_of_compat_v1_has_the_defaults_of_tf_1_in_every_program() -> None:
+    code = f"{IMPORT}a = tf.compat.v1.estimator.DNNClassifier([8], [])\nb = tf.estimator.DNNClassifier([8], [])\n"
+    assert ported(code, None).after.splitlines()[-2:] == [
+        "a = te.DNNClassifier([8], [])",
+        "b = te.v2.DNNClassifier([8], [])",
+    ]
+    code = "import tensorflow.compat.v1 as tf\na = tf.estimator.DNNClassifier([8], [])\n"
+    assert ported(code, None).after.splitlines()[-1] == "a = te.DNNClassifier([8], [])"
+
+
+def test_porting_twice_changes_nothing_more() -> None:
+    code = f"{IMPORT}\nspec = tf.estimator.TrainSpec(tf.cast)\n"
+    once = ported(code)
+    again = ported(once.after)
+    assert again.after == once.after
+    assert todo(again) == todo(once) == ["tf.cast"]
+    assert [one.line for one in once.after_lines().findings] == [one.line for one in again.findings]
+
+
+def test_a_program_for_python_2_is_an_error_with_its_line() -> None:
+    with pytest.raises(InvalidValueError, match=r"^old\.py:2: the file is not in the syntax of Python 3; .* 2to3"):
+        port({"old.py": "import tensorflow as tf\nprint tf\n"})

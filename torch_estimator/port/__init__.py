@@ -1,0 +1,1 @@
+"""Ports programs from tf.estimator: rewrites what has a counterpart here, and lists the rest with advice."""
