@@ -116,6 +116,15 @@ def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
             _load_state(optimizer, names, saved)
 
 
+def slot_owners(module: nn.Module, parameter: nn.Parameter) -> list[tuple[str, Tensor]]:
+    """Return the names in checkpoints that state of the shape of a parameter has, each with its part of the parameter.
+
+    The weight of an embedding table has several names, one for each feature column.
+    """
+    name = _parameter_names(module)[parameter]
+    return list(_named_views(name, parameter.shape, parameter.detach()))
+
+
 def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name], saved: Mapping[str, Tensor]) -> None:
     layout = optimizer.state_dict()["param_groups"]
     state = {

@@ -7,11 +7,23 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cli import check, local, make_key, manifest, models, predict, predict_batch, serve, show, versions
+from torch_estimator.cli import (
+    check,
+    import_checkpoint,
+    local,
+    make_key,
+    manifest,
+    models,
+    predict,
+    predict_batch,
+    serve,
+    show,
+    versions,
+)
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # One module per command. To add a command, write a module with `add_to` and list the module here.
-_COMMANDS = (show, predict, predict_batch, serve, check, models, versions, manifest, local, make_key)
+_COMMANDS = (show, predict, predict_batch, serve, check, models, versions, manifest, local, make_key, import_checkpoint)
 
 # Shells report this exit status for a program that SIGPIPE terminated.
 BROKEN_PIPE = 141
