@@ -162,8 +162,77 @@ def main() -> None:
     metrics = estimator.evaluate(lambda: eval_rows().batch(CENSUS_EVAL_BATCH_SIZE))
     expected["census"] = {str(CENSUS_STEPS): plain(metrics)}
     keep(f"{estimator.model_dir}/model.ckpt-{CENSUS_STEPS}", "census")
+    expected |= own_models()
+    people_model()
     text = json.dumps({"tensorflow": tf.__version__, **expected}, indent=1)
     (FOLDER / "expected.json").write_text(f"{text}\n")
+
+
+def images() -> Any:
+    """Return four images, float32 ``[4, 8, 8, 1]``."""
+    return np.sin(np.arange(256) * 1.3).reshape(4, 8, 8, 1).astype("float32")
+
+
+def own_models() -> dict[str, Any]:
+    """Keep the checkpoints of a convolutional network in both formats, and return its outputs for `images`."""
+    import tensorflow as tf
+
+    v1, layers = tf.compat.v1, tf.keras.layers
+    outputs: dict[str, Any] = {}
+    folder = tempfile.mkdtemp()
+    targets = np.cos(np.arange(20)).reshape(4, 5).astype("float32")
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(1)
+        training = v1.placeholder_with_default(False, [])
+        net = v1.layers.conv2d(images(), 3, 3, activation=tf.nn.relu)
+        net = v1.layers.batch_normalization(net, training=training)
+        net = v1.layers.dense(v1.layers.flatten(net), 5, activation=tf.nn.relu)
+        predicted = v1.layers.dense(net, 5)
+        loss, step = tf.reduce_mean((predicted - targets) ** 2), v1.train.create_global_step()
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            minimize = v1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
+        session.run(v1.global_variables_initializer())
+        for _ in range(9):
+            session.run(minimize, {training: True})
+        outputs["own_v1"] = session.run(predicted).tolist()
+        v1.train.Saver().save(session, f"{folder}/own_v1", write_state=False)
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential(
+        [
+            layers.Conv2D(3, 3, activation="relu", input_shape=(8, 8, 1)),
+            layers.BatchNormalization(),
+            layers.Flatten(),
+            layers.Dense(5, activation="relu"),
+            layers.Dense(5),
+        ]
+    )
+    model.compile("adam", "mse")
+    model.fit(images(), targets, epochs=9, verbose=0)
+    outputs["own_keras"] = model(images(), training=False).numpy().tolist()
+    prefix = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(f"{folder}/own_keras")
+    keep(f"{folder}/own_v1", "own_v1")
+    keep(prefix, "own_keras")
+    return outputs
+
+
+def people_model() -> None:
+    """Keep the checkpoint of the program of ``docs/migrate/tf2.md``, which ``docs/migrate/checkpoints.md`` imports."""
+    import tensorflow as tf
+
+    draw, fc = np.random.default_rng(0), tf.feature_column
+    age = draw.normal(size=400).round(3)
+    job = draw.choice(["clerk", "farmer", "nurse"], 400)
+    rich = np.where(age + (job == "nurse") > 0.3, "yes", "no")
+    jobs = fc.categorical_column_with_vocabulary_list("job", ["clerk", "farmer", "nurse"])
+    estimator = tf.estimator.DNNClassifier(
+        hidden_units=[16, 8],
+        feature_columns=[fc.numeric_column("age"), fc.embedding_column(jobs, dimension=4)],
+        label_vocabulary=["no", "yes"],
+        config=tf.estimator.RunConfig(tempfile.mkdtemp(), tf_random_seed=1),
+    )
+    rows = dataset({"age": age.astype("float32"), "job": job}, rich)
+    estimator.train(lambda: rows().shuffle(1000, seed=1).repeat().batch(32), steps=300)
+    keep(f"{estimator.model_dir}/model.ckpt-300", "people")
 
 
 def dataset(features: dict[str, Any], labels: Any) -> Any:

@@ -97,8 +97,10 @@ def imported(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_every_checkpoint_is_tested() -> None:
-    assert set(EXPECTED) - {"tensorflow", "census"} == set(ESTIMATORS)
-    assert {path.stem for path in made.FOLDER.glob("*.index")} == {*ESTIMATORS, "census"}
+    elsewhere = {"own_v1", "own_keras"}  # in test_tensorflow_modules.py
+    assert set(EXPECTED) == {*ESTIMATORS, *elsewhere, "census", "tensorflow"}
+    # The last one is that of a page of the documentation.
+    assert {path.stem for path in made.FOLDER.glob("*.index")} == {*ESTIMATORS, *elsewhere, "census", "people"}
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -197,6 +199,21 @@ def test_optimizers_start_anew_with_weights_only(tmp_path: Path) -> None:
     assert (accumulator >= 0.1).all() and estimator.get_variable_value("global_step") == made.STEPS + 1
     state = te.load_checkpoint(tmp_path).state
     assert "tensorflow" not in state
+
+
+def test_an_export_needs_the_strings_that_farmhash_is_to_hash(tmp_path: Path) -> None:
+    serving_input = te.serving_input.raw_features(WIDE)
+    import_checkpoint(made.FOLDER / "v1_linear", tmp_path / "whole")
+    with pytest.raises(te.UserError, match=r"does not know the strings of 'job', 'wish', whose farmhash .*lr=0.0"):
+        te.LinearClassifier(WIDE, str(tmp_path / "whole")).export_saved_model(str(tmp_path / "export"), serving_input)
+    import_checkpoint(made.FOLDER / "v1_linear", tmp_path / "weights", weights_only=True)
+    estimator = te.LinearClassifier(WIDE, str(tmp_path / "weights"), optimizer=te.optim.SGD(lr=0.0))
+    estimator.train(lambda: batches(made.EVAL_BATCH_SIZE), steps=made.STEPS)
+    path = estimator.export_saved_model(str(tmp_path / "export"), serving_input)
+    exported = te.ExportedModel.load(path).predict(FEATURES, "predict")["logits"]
+    predicted = estimator.predict(lambda: batches(320), predict_keys="logits", yield_single_examples=False)
+    np.testing.assert_allclose(exported, next(iter(predicted))["logits"], atol=1e-5)
+    check_metrics("v1_linear", made.STEPS, {**estimator.evaluate(lambda: batches(64)), "global_step": 20}, 1e-6)
 
 
 def test_an_untrained_shared_embedding_is_told(

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import Checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint
+from torch_estimator.checkpoint.index import WrittenByTensorFlow
 from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.tensor_bundle import TensorBundle
 from torch_estimator.errors import CheckpointError
@@ -129,9 +130,25 @@ class TensorFlowCheckpoint:
     found: list[Found] = field(default_factory=list)
 
 
-def checkpoint_prefix(path: files.PathLike) -> str:
-    """Return the prefix of a checkpoint, given as that or as one of its files."""
-    return _FILES.sub("", files.as_url(path))
+def tensorflow_prefix(path: files.PathLike) -> str:
+    """Return the path of a checkpoint of TensorFlow without the suffixes of its files.
+
+    Args:
+        path: That path, or one of the files, or a directory, which stands for its newest checkpoint.
+
+    Raises:
+        CheckpointError: The directory has no checkpoint of TensorFlow, or does not say which one is the newest.
+    """
+    prefix = _FILES.sub("", files.as_url(path))
+    if not files.is_dir(prefix):
+        return prefix
+    try:
+        latest = latest_checkpoint(prefix)
+    except WrittenByTensorFlow as found:
+        return found.prefix
+    if latest is None:
+        raise CheckpointError(f"{prefix} has no file 'checkpoint' that names the newest checkpoint; name one of them.")
+    raise CheckpointError(f"{prefix} holds checkpoints of this package already; there is nothing to import.")
 
 
 def read_tensorflow(prefix: files.PathLike) -> TensorFlowCheckpoint:
@@ -143,7 +160,7 @@ def read_tensorflow(prefix: files.PathLike) -> TensorFlowCheckpoint:
     Raises:
         CheckpointError: The files are missing or damaged, or cannot be read.
     """
-    bundle = TensorBundle(checkpoint_prefix(prefix))
+    bundle = TensorBundle(prefix)
     sorting = _Sorting(bundle)
     for name in sorted(bundle):
         sorting.add(name)
@@ -158,6 +175,11 @@ def read_tensorflow(prefix: files.PathLike) -> TensorFlowCheckpoint:
         state={IMPORTED: imported},
     )
     return TensorFlowCheckpoint(checkpoint=checkpoint, found=found)
+
+
+def variable_name(name: str) -> str:
+    """Return the name of a variable, given its name in a checkpoint; those of ``tf.train.Checkpoint`` have a suffix."""
+    return name.removesuffix(_OBJECT)
 
 
 class _Sorting:
@@ -191,7 +213,7 @@ class _Sorting:
         elif name.removesuffix(_OBJECT) in _CONTROL:
             self._note(name, "setting", None)
         else:
-            target = self._renamed(name.removesuffix(_OBJECT))
+            target = self._renamed(variable_name(name))
             self.variables[target] = _Source([name])
             self._note(name, "weight", target)
 

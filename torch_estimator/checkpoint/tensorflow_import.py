@@ -14,8 +14,8 @@ from torch_estimator.checkpoint.tensorflow import (
     WEIGHTS_ONLY,
     Found,
     TensorFlowCheckpoint,
-    checkpoint_prefix,
     read_tensorflow,
+    tensorflow_prefix,
 )
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.errors import CheckpointError, InvalidValueError
@@ -46,7 +46,7 @@ def import_checkpoint(
         raise InvalidValueError(
             f"{files.as_url(model_dir)} holds checkpoints of TensorFlow; give another directory for ours."
         ) from error
-    imported = read_tensorflow(_newest(path))
+    imported = read_tensorflow(tensorflow_prefix(path))
     source = imported.checkpoint
     about = dict(source.state[IMPORTED])
     if weights_only:
@@ -65,20 +65,6 @@ def import_checkpoint(
         written = writer.save(source.step, variables, slots, {IMPORTED: about})
     checkpoint = dataclasses.replace(source, path=written)
     return TensorFlowCheckpoint(checkpoint=checkpoint, found=imported.found)
-
-
-def _newest(path: files.PathLike) -> str:
-    """Return the prefix of a checkpoint of TensorFlow, or of the newest one of a directory."""
-    prefix = checkpoint_prefix(path)
-    if not files.is_dir(prefix):
-        return prefix
-    try:
-        latest = latest_checkpoint(prefix)
-    except WrittenByTensorFlow as found:
-        return found.prefix
-    if latest is None:
-        raise CheckpointError(f"{prefix} has no file 'checkpoint' that names the newest checkpoint; name one of them.")
-    raise CheckpointError(f"{prefix} holds checkpoints of this package already; there is nothing to import.")
 
 
 def _without_slot(found: Found) -> Found:

@@ -186,6 +186,20 @@ class Model:
         if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
             restore_slots(self.module, optimizers, checkpoint.slots)
 
+    def check_strings_seen(self, checkpoint: Checkpoint) -> None:
+        """Check that an export can hold the hashes of strings that farmhash gives the model's columns.
+
+        Raises:
+            InvalidValueError: The checkpoint was imported from TensorFlow, where no strings are recorded.
+        """
+        columns = [] if self.spec.transform is None else self.spec.transform.hashed_with("farmhash")
+        if IMPORTED in checkpoint.state and columns:
+            raise InvalidValueError(
+                f"checkpoint {checkpoint.path} comes from TensorFlow and does not know the strings of "
+                f"{', '.join(map(repr, columns))}, whose farmhash an export must hold; train on them here first, with "
+                "te.optim.SGD(lr=0.0) after import-checkpoint --weights-only if the weights are to stay."
+            )
+
     def _check_hashes(self, imported: Checkpoint) -> None:
         """Check that strings get the ids that a checkpoint of TensorFlow was trained with."""
         columns = [] if self.spec.transform is None else self.spec.transform.hashed_with("murmur3")
