@@ -148,6 +148,18 @@ def main() -> None:
             metrics = estimator.evaluate(lambda batches=batches: batches().batch(EVAL_BATCH_SIZE))
             expected[name][str(steps)] = plain(metrics)
         keep(f"{estimator.model_dir}/model.ckpt-{STEPS}", name)
+    refused = {
+        "v1_centered": lambda config: v1.DNNClassifier(
+            [4], deep, optimizer=train.RMSPropOptimizer(0.01, centered=True), config=config
+        ),
+        "v2_amsgrad": lambda config: v2.DNNClassifier(
+            [4], deep, optimizer=lambda: keras.Adam(0.01, amsgrad=True), config=config
+        ),
+    }
+    for name, make in refused.items():
+        estimator = make(v2.RunConfig(tempfile.mkdtemp(), tf_random_seed=1))
+        estimator.train(lambda: dataset(features, labels)().batch(BATCH_SIZE), max_steps=STEPS)
+        keep(f"{estimator.model_dir}/model.ckpt-{STEPS}", name)
     census = census_columns(fc, {})
     train_rows = dataset(*census_rows("adult.data.csv", CENSUS_STEPS * CENSUS_BATCH_SIZE))
     eval_rows = dataset(*census_rows("adult.test.csv", CENSUS_EVAL_ROWS))

@@ -63,7 +63,7 @@ def with_slots_for(
             slots[name] = torch.full_like(initial, checkpoint.step)
         elif slot == "RMSProp_1" and f"{variable}/RMSProp" in saved:
             # Keras has no momentum where the setting is 0.
-            slots[name] = initial
+            slots[name] = torch.zeros_like(saved[f"{variable}/RMSProp"])
         else:
             missing.append(repr(name))
     differences = [

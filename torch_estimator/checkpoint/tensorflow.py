@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ UNTRAINED = "untrained"
 WEIGHTS_ONLY = "weights_only"
 """Key in that entry of a checkpoint that was imported without the state of its optimizers, which start anew."""
 
-STEP = "global_step"
+_STEP = "global_step"
 
 _FILES = re.compile(r"(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$")
 _OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -61,9 +61,9 @@ _KERAS_SETTINGS = (
     *("learning_rate", "decay", "iter", "beta", "beta_1", "beta_2", "epsilon", "momentum", "rho"),
     *("l1_regularization_strength", "l2_regularization_strength", "learning_rate_power", "momentum_cache"),
 )
-
-
+# Variables of the training loop.
 _CONTROL = ("save_counter", "signal_early_stopping/STOP")
+# Text that `tf.train.Checkpoint` saves about its own structure.
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -117,7 +117,7 @@ class _Renamed(Mapping[str, Tensor]):
         return self._bundle.shape(self._sources[name].names[0])
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowCheckpoint:
     """A TensorFlow checkpoint whose tensors are sorted.
 
@@ -127,7 +127,7 @@ class TensorFlowCheckpoint:
     """
 
     checkpoint: Checkpoint
-    found: list[Found] = field(default_factory=list)
+    found: list[Found]
 
 
 def tensorflow_prefix(path: files.PathLike) -> str:
@@ -166,13 +166,12 @@ def read_tensorflow(prefix: files.PathLike) -> TensorFlowCheckpoint:
         sorting.add(name)
     texts = [name for name in bundle.texts if name != _GRAPH]
     found = [*sorting.found, *(Found(name=name, kind="text", target=None, shape=[]) for name in texts)]
-    imported = {UNTRAINED: sorting.untrained(), "path": bundle.prefix, "settings": sorting.settings}
     checkpoint = Checkpoint(
         path=bundle.prefix,
         step=sorting.step,
         variables=SavedTensors([_Renamed(bundle, sorting.variables), sorting.counts()]),
         slots=SavedTensors([_Renamed(bundle, sorting.slots)]),
-        state={IMPORTED: imported},
+        state={IMPORTED: {UNTRAINED: sorting.untrained()}},
     )
     return TensorFlowCheckpoint(checkpoint=checkpoint, found=found)
 
@@ -191,26 +190,25 @@ class _Sorting:
         self.found: list[Found] = []
         self.variables: dict[str, _Source] = {}
         self.slots: dict[str, _Source] = {}
-        self.settings: dict[str, float] = {}
         self.step = 0
 
     def add(self, name: str) -> None:
         """Sort in one tensor."""
         is_number = not self._bundle.shape(name)
-        if name == STEP:
+        if name == _STEP:
             if not is_number or not 0 <= (step := int(self._bundle[name])) < 2**63:
-                raise CheckpointError(f"{self._bundle.prefix} has a {STEP} that is not a number of steps.")
+                raise CheckpointError(f"{self._bundle.prefix} has a {_STEP} that is not a number of steps.")
             self.step = step
             self._note(name, "setting", None, str(step))
-        elif (keras := _KERAS.fullmatch(name)) and (self._is_trained_by(keras[3]) or is_number):
-            self._add_of_keras(name, keras[1], keras[2], keras[3], is_number=is_number)
+        elif (keras := _KERAS.fullmatch(name)) and self._is_of_keras(name, keras[3]):
+            self._add_of_keras(name, keras[1], keras[2], keras[3])
         elif is_number and _BETA_POWER.fullmatch(name):
-            self._add_setting(name)
-        elif slot := self._v1_slot(name):
-            self._add_slot(name, *slot)
+            self._note_setting(name)
+        elif (variable := _variable_of(name.rpartition("/")[0])) in self._bundle:
+            self._add_of_v1(name, variable)
         elif ".OPTIMIZER_SLOT/" in name or name.startswith("optimizer/"):
             self._note(name, "optimizer", None, "optimizer of a tf.train.Checkpoint")
-        elif name.removesuffix(_OBJECT) in _CONTROL:
+        elif variable_name(name) in _CONTROL:
             self._note(name, "setting", None)
         else:
             target = self._renamed(variable_name(name))
@@ -219,13 +217,10 @@ class _Sorting:
 
     def untrained(self) -> list[str]:
         """Return the embeddings that the v2 classes share among columns; TensorFlow 2.15 does not train them."""
-        return [
-            target
-            for target, source in self.variables.items()
-            if "/" not in source.names[0]
-            and "/" in target
-            and not any(key.startswith(f"{target}/") for key in self.slots)
-        ]
+        trained = {slot.rpartition("/")[0] for slot in self.slots}
+        moved = [target for target, source in self.variables.items() if target != variable_name(source.names[0])]
+        shared = [target for target in moved if target.startswith(_INPUT_LAYER)]
+        return [target for target in shared if target not in trained] if trained else []
 
     def counts(self) -> dict[str, Tensor]:
         """Return the counts of batches that torch's batch normalization keeps, and TensorFlow does not."""
@@ -233,13 +228,17 @@ class _Sorting:
         layers = {name.rpartition("/")[0] for name in names}
         return {f"{layer}/num_batches_tracked": torch.tensor(self.step) for layer in sorted(layers)}
 
-    def _is_trained_by(self, rest: str) -> bool:
-        return _variable_of(rest.rpartition("/")[0]) in self._bundle
+    def _is_of_keras(self, name: str, rest: str) -> bool:
+        return (
+            name.startswith("training/")
+            or _variable_of(rest.rpartition("/")[0]) in self._bundle
+            or (rest in _KERAS_SETTINGS and not self._bundle.shape(name))
+        )
 
-    def _add_of_keras(self, name: str, optimizer: str, kind: str, rest: str, *, is_number: bool) -> None:
+    def _add_of_keras(self, name: str, optimizer: str, kind: str, rest: str) -> None:
         variable, _, slot = rest.rpartition("/")
-        if not variable and is_number and rest in _KERAS_SETTINGS:
-            self._add_setting(name)
+        if rest in _KERAS_SETTINGS:
+            self._note_setting(name)
             return
         canonical = _KERAS_SLOTS.get((kind, slot))
         if canonical is None or not variable:
@@ -255,23 +254,22 @@ class _Sorting:
         else:
             self._add_slot(name, _variable_of(variable), canonical)
 
-    def _v1_slot(self, name: str) -> tuple[str, str] | None:
+    def _add_of_v1(self, name: str, variable: str) -> None:
         head, _, slot = name.rpartition("/")
-        variable = _variable_of(head)
-        if slot not in _V1_SLOTS or variable not in self._bundle:
-            return None
         # Of a centered RMSProp the second slot is the mean of gradients, and the third is the momentum.
-        return None if slot.startswith("RMSProp") and f"{head}/RMSProp_2" in self._bundle else (variable, slot)
+        is_centered = slot.startswith("RMSProp") and f"{head}/RMSProp_2" in self._bundle
+        if slot in _V1_SLOTS and not is_centered:
+            self._add_slot(name, variable, slot)
+        else:
+            self._note(name, "optimizer", None, "no optimizer here has this state")
 
     def _add_slot(self, name: str, variable: str, slot: str, *, factor: float = 1.0) -> None:
         target = f"{self._renamed(variable)}/{slot}"
         self.slots.setdefault(target, _Source([], factor)).names.append(name)
         self._note(name, "optimizer", target)
 
-    def _add_setting(self, name: str) -> None:
-        value = float(self._bundle[name])
-        self.settings[name] = value
-        self._note(name, "setting", None, f"{value:g}")
+    def _note_setting(self, name: str) -> None:
+        self._note(name, "setting", None, f"{float(self._bundle[name]):g}")
 
     def _note(self, name: str, kind: str, target: str | None, note: str = "") -> None:
         self.found.append(Found(name=name, kind=kind, target=target, shape=self._bundle.shape(name), note=note))
