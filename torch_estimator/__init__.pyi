@@ -50,6 +50,9 @@ from .checkpoint.checkpoint import (
 from .checkpoint.checkpoint import (
     load_checkpoint as load_checkpoint,
 )
+from .checkpoint.tensorflow_modules import (
+    import_tf_checkpoint as import_tf_checkpoint,
+)
 from .errors import (
     NanLossDuringTrainingError as NanLossDuringTrainingError,
 )

@@ -450,6 +450,8 @@ class Estimator:
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
         model, checkpoint = self.job.restored_model(checkpoint_path, "export")
+        if checkpoint is not None:
+            model.check_strings_seen(checkpoint)
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
         return write_export(
             export_dir_base,

@@ -218,10 +218,11 @@ def test_an_index_whose_times_are_no_numbers_is_damaged(model_dir: pathlib.Path,
 def test_a_checkpoint_of_tensorflow(tmp_path: pathlib.Path) -> None:
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-100"\n')
     (tmp_path / "model.ckpt-100.index").write_text("")
-    with pytest.raises(CheckpointError, match=r"checkpoint was written by TensorFlow, .* use another model_dir\."):
-        load_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match=r"model.ckpt-100 is a checkpoint of TensorFlow"):
-        load_checkpoint(tmp_path / "model.ckpt-100")
+    with pytest.raises(CheckpointError, match=r"checkpoint was written by TensorFlow; use another model_dir, into"):
+        latest_checkpoint(tmp_path)
+    for path in (tmp_path, tmp_path / "model.ckpt-100"):
+        with pytest.raises(CheckpointError, match=r"model.ckpt-100.index is damaged at byte 0"):
+            load_checkpoint(path)
 
 
 def test_no_checkpoint_at_all(model_dir: pathlib.Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from examples.census import sample
+from tests.checkpoint.tensorflow_checkpoints import FOLDER
 from tests.docs.pages import ROOT
 
 
@@ -20,11 +22,20 @@ def census_sample(tmp_path_factory: pytest.TempPathFactory) -> sample.Sample:
 
 @pytest.fixture
 def readers_directory(census_sample: sample.Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty current directory but for `examples` and the census data. A page may change the log's level."""
+    """A current directory with `examples`, the census data and what TensorFlow has trained in it.
+
+    A page may change the log's level.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "census-sample").symlink_to(Path(census_sample.train_file).parent)
+    for trained, name, step in (("people-tf", "people", 300), ("digits-tf", "own_v1", 9)):
+        model_dir = tmp_path / "runs" / trained
+        model_dir.mkdir()
+        for suffix in ("index", "data-00000-of-00001"):
+            shutil.copy(FOLDER / f"{name}.{suffix}", model_dir / f"model.ckpt-{step}.{suffix}")
+        (model_dir / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
     logger = logging.getLogger("torch_estimator")
     level = logger.level
     yield tmp_path

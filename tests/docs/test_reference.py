@@ -52,7 +52,12 @@ NOT_FOR_USERS = {
     "torch_estimator.data.Dataset": {"divided", "runs_user_code"},
     "torch_estimator.data.DatasetIterator": {"next_in_block", "next_together"},
     "torch_estimator.distribute.Strategy": {"check", "dismiss", "evaluates", "join", "share_evaluation"},
-    "torch_estimator.feature_column.FeatureTransform": {"recording", "restore_seen_strings", "seen_strings"},
+    "torch_estimator.feature_column.FeatureTransform": {
+        "hashed_with",
+        "recording",
+        "restore_seen_strings",
+        "seen_strings",
+    },
     "torch_estimator.feature_column.Table": {"extra_repr"},
     "torch_estimator.optim.Optimizer": {"add_param_group"},
     "torch_estimator.metrics.MetricFunction": {"own"},

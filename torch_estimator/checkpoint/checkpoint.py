@@ -10,7 +10,13 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.checkpoint.format import SLOTS_NAME, STATE_NAME, VARIABLES_NAME, read_state, shard_name
-from torch_estimator.checkpoint.index import INDEX_NAME, checkpoint_step, noted_unnamed, read_index
+from torch_estimator.checkpoint.index import (
+    INDEX_NAME,
+    WrittenByTensorFlow,
+    checkpoint_step,
+    noted_unnamed,
+    read_index,
+)
 from torch_estimator.checkpoint.saved_tensors import SavedTensors, read_tensors, saved_shape
 from torch_estimator.errors import CheckpointError
 
@@ -117,8 +123,12 @@ def checkpoint_paths(model_dir: files.PathLike) -> list[str]:
 def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
     """Return the content of a checkpoint, or of the latest checkpoint of a model directory.
 
+    Checkpoints of TensorFlow are read, too. Weights have the names that TensorFlow gave them, or those of the premade
+    models here where these differ; the state of optimizers has the names of TF 1.x, ``<variable>/Adagrad``.
+
     Args:
-        path_or_dir: Path or URL of a checkpoint, or of a model directory.
+        path_or_dir: Path or URL of a checkpoint, or of a model directory. For TensorFlow, a checkpoint's path without
+            the suffixes of its files.
 
     Returns:
         Object with the attributes ``path``; ``step``, the global step; ``variables``, the parameters and buffers by
@@ -135,6 +145,15 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
     (3, torch.Size([1, 1]))
     """
     path = files.as_url(path_or_dir)
+    try:
+        return _load_own(path)
+    except WrittenByTensorFlow as found:
+        from torch_estimator.checkpoint.tensorflow import read_tensorflow
+
+        return read_tensorflow(found.prefix).checkpoint
+
+
+def _load_own(path: str) -> Checkpoint:
     while (latest := latest_checkpoint(path)) is not None:
         try:
             return _load(latest)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.index import INDEX_NAME
+from torch_estimator.checkpoint.index import INDEX_NAME, WrittenByTensorFlow
 from torch_estimator.errors import CheckpointError, InvalidTypeError
 from torch_estimator.json_text import parse_json
 
@@ -123,6 +123,8 @@ def read_state(path: str) -> dict[str, Any]:
         text = files.read_bytes(file)
         document = parse_json(text.decode(), most_depth=_STATE_DEPTH)
     except FileNotFoundError as error:
+        if files.exists(f"{path}.index"):
+            raise WrittenByTensorFlow(_foreign(path), path) from error
         raise CheckpointError(_missing(path)) from error
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {files.reason(error)}.") from error
@@ -146,9 +148,11 @@ def read_state(path: str) -> dict[str, Any]:
     return document
 
 
+def _foreign(path: str) -> str:
+    return f"{path} is a checkpoint of TensorFlow; `estimator import-checkpoint {path} --into DIR` makes one of ours."
+
+
 def _missing(path: str) -> str:
-    if files.exists(f"{path}.index"):
-        return f"{path} is a checkpoint of TensorFlow, which cannot be read here; use another one."
     if files.is_dir(path):
         return f"there is no checkpoint in {path}: it holds neither 'checkpoint' nor {STATE_NAME!r}."
     index = files.join(files.parent(path), INDEX_NAME)

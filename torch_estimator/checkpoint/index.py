@@ -25,9 +25,25 @@ HELD_NAME = "evaluating"
 # Name of the file that lists the checkpoints that a running save is about to add to the index or remove from it.
 _UNNAMED_NAME = f"{files.TEMPORARY_PREFIX}unnamed-checkpoints"
 
+# First entry of TensorFlow's file of the same name, which is a protocol buffer as text.
+_TENSORFLOW_INDEX = re.compile(r'\s*model_checkpoint_path:\s*"((?:[^"\\\n]|\\.)+)"')
+
 # Name of a checkpoint. Names are read from files that a user may have edited, so a name with a path separator, or a
 # step of more than 19 digits, is refused.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
+
+
+class WrittenByTensorFlow(CheckpointError):
+    """TensorFlow wrote the checkpoint or the index that was to be read.
+
+    Args:
+        message: The message for a user who cannot go on with such a checkpoint.
+        prefix: Path of the checkpoint, or of the newest one of a model directory, without the suffixes of its files.
+    """
+
+    def __init__(self, message: str, prefix: str) -> None:
+        super().__init__(message)
+        self.prefix = prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +110,12 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
         raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
     except UnicodeDecodeError as error:
         raise CheckpointError(_foreign(path)) from error
-    if text.lstrip().startswith("model_checkpoint_path:"):
-        raise CheckpointError(
-            f"{path} was written by TensorFlow, whose checkpoints cannot be read here; use another model_dir."
+    if named := _TENSORFLOW_INDEX.match(text):
+        prefix = files.join(model_dir, files.basename(re.sub(r"\\(.)", r"\1", named[1])))
+        raise WrittenByTensorFlow(
+            f"{path} was written by TensorFlow; use another model_dir, into which "
+            f"`estimator import-checkpoint {prefix} --into DIR` brings what TensorFlow trained.",
+            prefix,
         )
     try:
         index = _parse(parse_json(text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Protocol, runtime_checkable
 
 import safetensors
 import safetensors.torch
@@ -151,9 +151,17 @@ class SavedTensors(Mapping[str, Tensor]):
         return rest
 
 
+@runtime_checkable
+class _KnowsShapes(Protocol):
+    """Tensors in a file, whose shapes are known without reading them."""
+
+    def shape(self, name: str) -> list[int]:
+        """Return the shape of a tensor."""
+
+
 def saved_shape(saved: Mapping[str, Tensor], name: str) -> list[int]:
     """Return the shape of a saved tensor. A tensor in a file is not read for this."""
-    return saved.shape(name) if isinstance(saved, SavedTensors | TensorFile) else list(saved[name].shape)
+    return saved.shape(name) if isinstance(saved, _KnowsShapes) else list(saved[name].shape)
 
 
 def saved_rows(saved: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:

@@ -116,6 +116,29 @@ def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
             _load_state(optimizer, names, saved)
 
 
+def variable_owners(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Return, by name in checkpoints, the submodule that holds a parameter or a buffer, and its attribute's name.
+
+    Embedding tables are left out, since one weight of theirs is several variables.
+    """
+    separator = getattr(module, "variable_separator", ".")
+    return {
+        ".".join(filter(None, [path, name])).replace(".", separator): (one, name)
+        for path, one in module.named_modules()
+        if not isinstance(one, Table)
+        for name in [*one._parameters, *one._buffers]
+    }
+
+
+def slot_owners(module: nn.Module, parameter: nn.Parameter) -> list[tuple[str, Tensor]]:
+    """Return the names in checkpoints that state of the shape of a parameter has, each with its part of the parameter.
+
+    The weight of an embedding table has several names, one for each feature column.
+    """
+    name = _parameter_names(module)[parameter]
+    return list(_named_views(name, parameter.shape, parameter.detach()))
+
+
 def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name], saved: Mapping[str, Tensor]) -> None:
     layout = optimizer.state_dict()["param_groups"]
     state = {

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint
-from torch_estimator.checkpoint.variables import named_parameters, named_variables, non_persistent_names
+from torch_estimator.checkpoint.tensorflow import IMPORTED
+from torch_estimator.checkpoint.tensorflow_modules import as_in_torch
+from torch_estimator.checkpoint.variables import (
+    named_parameters,
+    named_variables,
+    non_persistent_names,
+    variable_owners,
+)
 from torch_estimator.errors import CheckpointError, InvalidValueError
 from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
@@ -31,8 +38,9 @@ def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSet
     renamed = settings.var_name_to_prev_var_name
     _check_present(variables, renamed, checkpoint)
     weights = {}
+    owners = variable_owners(module) if IMPORTED in checkpoint.state else {}
     for name, variable in variables.items():
-        previous = checkpoint.variables[renamed.get(name, name)]
+        previous = as_in_torch(checkpoint.variables[renamed.get(name, name)], owners.get(name))
         info = settings.var_name_to_vocab_info.get(name)
         weights[name] = previous if info is None else _remap_rows(name, variable, previous, info)
     _check_shapes(variables, weights, checkpoint)

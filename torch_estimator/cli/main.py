@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch_estimator.cli import (
     check,
+    import_checkpoint,
     local,
     make_key,
     manifest,
@@ -23,7 +24,20 @@ from torch_estimator.cli import (
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # One module per command. To add a command, write a module with `add_to` and list the module here.
-_COMMANDS = (show, predict, predict_batch, serve, check, models, versions, manifest, local, make_key, port)
+_COMMANDS = (
+    show,
+    predict,
+    predict_batch,
+    serve,
+    check,
+    models,
+    versions,
+    manifest,
+    local,
+    make_key,
+    import_checkpoint,
+    port,
+)
 
 # Shells report this exit status for a program that SIGPIPE terminated.
 BROKEN_PIPE = 141

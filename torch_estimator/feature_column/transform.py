@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.chunk import Chunk
 from torch_estimator.feature_column.column import Column, Encoders, IdEncoder
-from torch_estimator.feature_column.hashing import StringHasher
+from torch_estimator.feature_column.hashing import HashFunction, StringHasher
 from torch_estimator.feature_column.ids import padded_lists
 from torch_estimator.feature_column.layout_builder import input_layout, linear_layout
 from torch_estimator.feature_column.layouts import (
@@ -164,6 +164,10 @@ class FeatureTransform:
         """Add strings that an earlier run recorded. Ignore raw columns no longer hashed with farmhash."""
         for hasher in self._farmhashers():
             hasher.record(seen.get(hasher.key, ()))
+
+    def hashed_with(self, function: HashFunction) -> list[str]:
+        """Return the names of the raw columns whose strings are hashed with a hash function, sorted."""
+        return sorted(key for key, one in self._encoders.hashers if one == function)
 
     def _farmhashers(self) -> list[StringHasher]:
         return [hasher for (_, function), hasher in self._encoders.hashers.items() if function == "farmhash"]

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint, check_compatible
+from torch_estimator.checkpoint.imported_slots import with_slots_for
 from torch_estimator.checkpoint.saved_tensors import saved_shape, without
 from torch_estimator.checkpoint.sharded_tensors import check_whole, copy_saved
+from torch_estimator.checkpoint.tensorflow import IMPORTED, WEIGHTS_ONLY
 from torch_estimator.checkpoint.variables import named_slots, named_variables, non_persistent_names, restore_slots
 from torch_estimator.checkpoint.warm_start import warm_start
 from torch_estimator.data.dataset import Dataset
@@ -150,6 +152,12 @@ class Model:
             CheckpointError: The checkpoint belongs to another model.
         """
         variables, checkpoint = self._shared(checkpoint)
+        if IMPORTED in checkpoint.state:
+            self._check_hashes(checkpoint)
+            if WEIGHTS_ONLY in checkpoint.state[IMPORTED]:
+                optimizers = None
+            elif optimizers is not None:
+                checkpoint = with_slots_for(checkpoint, self.module, optimizers)
         slots = None
         if optimizers is not None and all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
             slots = named_slots(self.module, optimizers)
@@ -177,6 +185,30 @@ class Model:
         optimizers, _ = self.make_optimizers()
         if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
             restore_slots(self.module, optimizers, checkpoint.slots)
+
+    def check_strings_seen(self, checkpoint: Checkpoint) -> None:
+        """Check that an export can hold the hashes of strings that farmhash gives the model's columns.
+
+        Raises:
+            InvalidValueError: The checkpoint was imported from TensorFlow, where no strings are recorded.
+        """
+        columns = [] if self.spec.transform is None else self.spec.transform.hashed_with("farmhash")
+        if IMPORTED in checkpoint.state and columns:
+            raise InvalidValueError(
+                f"checkpoint {checkpoint.path} comes from TensorFlow and does not know the strings of "
+                f"{', '.join(map(repr, columns))}, whose farmhash an export must hold; train on them here first, with "
+                "te.optim.SGD(lr=0.0) after import-checkpoint --weights-only if the weights are to stay."
+            )
+
+    def _check_hashes(self, imported: Checkpoint) -> None:
+        """Check that strings get the ids that a checkpoint of TensorFlow was trained with."""
+        columns = [] if self.spec.transform is None else self.spec.transform.hashed_with("murmur3")
+        if columns:
+            raise InvalidValueError(
+                f"checkpoint {imported.path} was trained in TensorFlow, which hashes strings with farmhash, but the "
+                f"model hashes {', '.join(map(repr, columns))} with murmur3; give the hash bucket, crossed and "
+                "vocabulary columns of these hash_function='farmhash'."
+            )
 
     def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
         """Return the model's variables and a checkpoint, without non-persistent buffers that only one of them has.
@@ -215,6 +247,8 @@ class Model:
             CheckpointError: The checkpoint lacks a variable that is to be copied, or has it in another shape.
             InvalidValueError: ``settings`` do not fit the model.
         """
+        if IMPORTED in checkpoint.state:
+            self._check_hashes(checkpoint)
         names = warm_start(self.module, checkpoint, settings)
         logger.info("Warm-starting %d variables from %s", len(names), checkpoint.path)
         if self.spec.transform is not None:
