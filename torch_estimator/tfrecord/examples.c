@@ -128,7 +128,12 @@ struct text {
 };
 
 /* Reads a varint of at most 10 bytes; returns 0 if it does not end. */
-static int read_varint(struct text *text, uint64_t *value) {
+static inline int read_varint(struct text *text, uint64_t *value) {
+    /* Nearly all tags and lengths have one byte. */
+    if (text->at < text->end && *text->at < 128) {
+        *value = *text->at++;
+        return 1;
+    }
     *value = 0;
     for (int shift = 0; shift < 70 && text->at < text->end; shift += 7) {
         uint8_t byte = *text->at++;
@@ -141,7 +146,7 @@ static int read_varint(struct text *text, uint64_t *value) {
 
 /* Reads the next field of a message; `value` gets its content. Returns the field's number, shifted by 3 and with the
    wire type, as in the message; 0 at the end, and -1 if the message is damaged. */
-static int64_t next_field(struct text *message, struct text *value) {
+static inline int64_t next_field(struct text *message, struct text *value) {
     uint64_t tag, size;
     if (message->at == message->end)
         return 0;

@@ -9,8 +9,8 @@ reads nothing of it, whatever its size.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,14 @@ class RecordPiece:
     starts: Array
     lengths: Array
     damage: tuple[tuple[int, str], ...]
+
+    def parts(self, size: int) -> Iterator[RecordPiece]:
+        """Yield the records in order, in pieces of about `size` bytes that share the bytes of this piece."""
+        ends = np.arange(size, self.starts[-1] + size, size) if len(self.starts) else np.array([size])
+        damage = self.damage
+        for rows in np.split(np.arange(len(self.starts)), np.searchsorted(self.starts, ends[:-1])):
+            yield replace(self, starts=self.starts[rows], lengths=self.lengths[rows], damage=damage)
+            damage = ()
 
 
 class RecordRanges(ByteRanges):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch_estimator.data import arrow
 from torch_estimator.data.arguments import missing_column
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.column_types import schema_defaults, schema_missing, schema_types
-from torch_estimator.data.columns import Array, Column
+from torch_estimator.data.columns import Array, Column, concat
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source
@@ -45,6 +45,7 @@ from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES
 
 logger = logging.getLogger("torch_estimator")
 
+_BLOCK_BYTES = 2**19
 _DTYPES = {1: "string", 2: "float32", 3: "int64"}
 
 
@@ -196,19 +197,35 @@ class _TFRecordReader(Reader):
         self.rows_per_range = records.bytes / max(len(records), 1) / self.bytes_per_row
 
     def read(self, ranges: Array) -> Chunk:
-        pieces = self._records.read(ranges)
-        data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
-        begins = np.cumsum([0, *(len(piece.data) for piece in pieces)])[:-1]
-        starts = _joined([piece.starts + begin for piece, begin in zip(pieces, begins, strict=True)])
-        lengths = _joined([piece.lengths for piece in pieces])
+        parts = [self._parsed(block) for block in _blocks(self._records.read(ranges))]
+        self._report([one for part in parts for one in part.damage])
+        columns: dict[str, Column] = {}
+        for name, feature in self._features.items():
+            column = concat([part.columns[name] for part in parts]) if parts else _no_rows(feature)
+            if isinstance(column, pa.Array) and _is_single_text(feature):
+                column = column.dictionary_encode()
+            columns[name] = column
         origin = _Origin(
             self._files,
-            _joined([np.full(len(piece.starts), piece.file) for piece in pieces]),
-            _joined([piece.starts + (piece.start - HEADER_BYTES) for piece in pieces]),
+            _joined([part.origin.numbers for part in parts]),
+            _joined([part.origin.positions for part in parts]),
         )
-        damage = [(piece.file, position, reason) for piece in pieces for position, reason in piece.damage]
-        examples = Examples(self._features, data, starts, lengths)
-        if (wrong := examples.wrong()).any():
+        return self._request.labelled(Chunk(columns, None, len(origin.positions), origin))
+
+    def _parsed(self, block: Sequence[RecordPiece]) -> _Part:
+        """Parse the records of a block, and leave out those that cannot be used, if that is wanted."""
+        data = block[0].data if len(block) == 1 else b"".join(piece.data for piece in block)
+        begins = np.cumsum([0, *(len(piece.data) for piece in block)])
+        starts = _joined([piece.starts + begin for piece, begin in zip(block, begins, strict=False)])
+        origin = _Origin(
+            self._files,
+            _joined([np.full(len(piece.starts), piece.file) for piece in block]),
+            _joined([piece.starts + (piece.start - HEADER_BYTES) for piece in block]),
+        )
+        damage = [(piece.file, position, reason) for piece in block for position, reason in piece.damage]
+        examples = Examples(self._features, data, starts, _joined([piece.lengths for piece in block]))
+        wrong = examples.wrong()
+        if wrong.any():
             if not self._source.ignore_errors:
                 raise self._error(examples, int(np.flatnonzero(wrong)[0]), origin)
             damage += [origin.damage(row, examples.problem(row).text) for row in np.flatnonzero(wrong).tolist()]
@@ -217,7 +234,7 @@ class _TFRecordReader(Reader):
         while True:
             try:
                 columns = {name: self._column(name, feature, examples) for name, feature in self._features.items()}
-                break
+                return _Part(columns, origin, damage)
             except RowError as error:
                 if not self._source.ignore_errors:
                     raise DataError(f"{origin(error.row)}: column {error.column!r}: {error.problem}.") from error
@@ -225,8 +242,6 @@ class _TFRecordReader(Reader):
                 wrong = np.arange(len(examples)) == error.row
                 examples.drop(wrong)
                 origin = origin.kept(~wrong)
-        self._report(damage)
-        return self._request.labelled(Chunk(columns, None, len(examples), origin))
 
     def signature(self) -> Signature:
         return {"source": "tfrecord", "files": files_signature([identify(file) for file in self._files])}
@@ -279,7 +294,7 @@ class _TFRecordReader(Reader):
             both = pa.concat_arrays([texts, pa.array(feature.default_value, texts.type)])
             texts = both.take(arrow.from_numpy(places))
         if feature.size == 1:
-            return texts.dictionary_encode() if feature.dtype == "string" else texts
+            return texts
         return _lists(np.full(len(examples), feature.size), texts)
 
     def _texts(self, name: str, feature: Feature, examples: Examples) -> pa.Array:
@@ -323,6 +338,51 @@ class _Origin:
 
     def kept(self, rows: Array) -> _Origin:
         return _Origin(self.files, self.numbers[rows], self.positions[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Columns of some records, where the records are, and the records that were left out: file, position, reason."""
+
+    columns: Mapping[str, Column]
+    origin: _Origin
+    damage: Sequence[tuple[int, int, str]]
+
+
+def _blocks(pieces: Sequence[RecordPiece]) -> Iterator[list[RecordPiece]]:
+    """Yield the records of all pieces, in order, in blocks that fit into the processor's cache."""
+    block: list[RecordPiece] = []
+    size = 0
+    for piece in pieces:
+        if len(piece.data) > _BLOCK_BYTES:
+            if block:
+                yield block
+            yield from ([part] for part in piece.parts(_BLOCK_BYTES))
+            block, size = [], 0
+            continue
+        block.append(piece)
+        size += len(piece.data)
+        if size > _BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _is_single_text(feature: Feature) -> bool:
+    return isinstance(feature, FixedLenFeature) and feature.size == 1 and feature.dtype == "string"
+
+
+def _no_rows(feature: Feature) -> Column:
+    """Return a column without rows."""
+    kind = {"float32": pa.float32(), "int64": pa.int64(), "string": pa.string(), "bytes": pa.binary()}[feature.dtype]
+    if isinstance(feature, SparseFeature):
+        return np.empty((0, feature.size), feature.dtype)
+    if not isinstance(feature, FixedLenFeature):
+        return pa.array([], pa.list_(kind))
+    if feature.dtype in ("float32", "int64"):
+        return np.empty((0, *feature.shape), feature.dtype)
+    return pa.array([], kind if feature.size == 1 else pa.list_(kind))
 
 
 def _lists(counts: Array, values: pa.Array) -> pa.ListArray:
