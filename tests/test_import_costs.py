@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from torch_estimator.data.tfrecord import masked_crc32c
+from torch_estimator.tfrecord.records import masked_crc32c
 
 HEAVY = [
     "torch._dynamo",

@@ -84,6 +84,12 @@ from .exporters import (
 from .exporters import (
     LatestExporter as LatestExporter,
 )
+from .feature_column.parse_example_spec import (
+    classifier_parse_example_spec as classifier_parse_example_spec,
+)
+from .feature_column.parse_example_spec import (
+    regressor_parse_example_spec as regressor_parse_example_spec,
+)
 from .heads import (
     BinaryClassHead as BinaryClassHead,
 )

@@ -208,20 +208,24 @@ def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
             file.write(chunk)
 
 
-def write_atomic(path: PathLike, data: bytes) -> None:
+def write_atomic(path: PathLike, data: bytes | Iterable[bytes]) -> None:
     """Replace the content of the file `path` so that readers see either the old content or the new one.
 
     A local file is written under a temporary name, synced and renamed. An object store replaces an object atomically.
+
+    Args:
+        path: The file.
+        data: Its content, or parts of it in order. For an object store the parts are collected in memory.
     """
     if not is_local(path):
         filesystem, key = _remote(path)
-        filesystem.pipe_file(key, data)
+        filesystem.pipe_file(key, data if isinstance(data, bytes) else b"".join(data))
         return
     final = as_url(path)
     name = f"{TEMPORARY_PREFIX}{basename(final)}-{os.getpid()}-{threading.get_ident()}"
     temporary = os.path.join(os.path.dirname(final), name)
     try:
-        write_file(temporary, [data])
+        write_file(temporary, [data] if isinstance(data, bytes) else data)
         os.replace(temporary, final)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.data.positions import as_arrays, check_every_position, numbers, saved
-from torch_estimator.data import Dataset, StateMismatch
+from torch_estimator.data import Dataset, StateMismatch, write_tfrecord
 
 ROWS = 23
 TEXT = "x,word,y\n" + "".join(f"{i},{'word' if i % 3 else ''}{i % 5},{i % 2}\n" for i in range(ROWS))
@@ -66,6 +66,13 @@ def json_lines(folder: Path) -> Dataset:
     return Dataset.from_json(folder / "*.jsonl", label="y")
 
 
+def tfrecord(folder: Path) -> Dataset:
+    rows = [{"x": i, "word": f"w{i % 5}", "y": i % 2} for i in range(ROWS)]
+    write_tfrecord(folder / "a.tfrecord", rows[::2])
+    write_tfrecord(folder / "b.tfrecord.gz", rows[1::2])
+    return Dataset.from_tfrecord(folder / "*.tfrecord*", label="y")
+
+
 def arrays(folder: Path) -> Dataset:
     return Dataset.from_arrays(columns(), np.arange(ROWS) % 2)
 
@@ -95,7 +102,19 @@ def loader(folder: Path) -> Dataset:
     return Dataset.from_iterable(DataLoader(data, batch_size=4, shuffle=True))
 
 
-SOURCES = [csv, csv_gz, csv_remote, csv_files, parquet, json_lines, arrays, one_tensor, tuple_of_arrays, frame]
+SOURCES = [
+    csv,
+    csv_gz,
+    csv_remote,
+    csv_files,
+    parquet,
+    json_lines,
+    tfrecord,
+    arrays,
+    one_tensor,
+    tuple_of_arrays,
+    frame,
+]
 ITERABLES = [iterable, function, loader]
 
 

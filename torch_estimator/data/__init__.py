@@ -12,6 +12,8 @@ from torch_estimator.data.sources.base import Reader, ReadRequest, Source
 from torch_estimator.data.stream import StateMismatch
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.data.transform import Transform
+from torch_estimator.data.write_tfrecord import write_tfrecord
+from torch_estimator.tfrecord.features import FixedLenFeature, RaggedFeature, SparseFeature, VarLenFeature
 
 __all__ = [
     "Batch",
@@ -20,10 +22,15 @@ __all__ = [
     "Columns",
     "Dataset",
     "DatasetIterator",
+    "FixedLenFeature",
+    "RaggedFeature",
     "ReadRequest",
     "Reader",
     "Source",
+    "SparseFeature",
     "StateMismatch",
     "Transform",
+    "VarLenFeature",
     "to_dataset",
+    "write_tfrecord",
 ]

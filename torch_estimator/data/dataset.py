@@ -29,6 +29,7 @@ from torch_estimator.data.sources.iterable import IterableSource
 from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
 from torch_estimator.data.transform import AS_NUMPY, Transform
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.tfrecord.features import FeatureSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,6 +211,49 @@ class Dataset:
             defaults=defaults,
             label=label,
         )
+        return cls(source)._labelled(label)
+
+    @classmethod
+    def from_tfrecord(
+        cls,
+        files: Files,
+        *,
+        schema: FeatureSpec | pa.Schema | None = None,
+        label: LabelColumns | None = None,
+        ignore_errors: bool = False,
+    ) -> Dataset:
+        """Read TFRecord files of tf.Examples, without TensorFlow. Checksums are verified.
+
+        If the rows are shuffled, small ranges of all files are read in random order. Errors in the files are raised by
+        the iterator, as `DataError`, with the file and the position of the record in bytes.
+
+        Args:
+            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Files in gzip
+                or zlib are decompressed, whatever their names; positions are then those in what was compressed.
+            schema: Columns to use: a dict of `FixedLenFeature`, `VarLenFeature`, `RaggedFeature` or `SparseFeature` by
+                name, such as ``te.feature_column.make_parse_example_spec(columns)``, or
+                ``te.feature_column.schema(columns)``. The label is read in addition. None takes the features in the
+                first records: one value per row where no record has more, else lists.
+            label: Column to use as label, or several; see `label`.
+            ignore_errors: Whether to leave out records that are damaged or do not fit the schema. The log says how
+                many were left out, and names the first of them.
+
+        Raises:
+            InvalidTypeError: An argument has the wrong type.
+            InvalidValueError: The schema is empty.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "people.tfrecord")
+        >>> te.data.write_tfrecord(path, {"age": [31, 52], "tags": [["a"], ["b", "c"]], "rich": [0, 1]})
+        2
+        >>> schema = {"age": te.data.FixedLenFeature([], "int64"), "tags": te.data.VarLenFeature("string")}
+        >>> for features, labels in te.data.Dataset.from_tfrecord(path, schema=schema, label="rich").batch(2):
+        ...     print(features["age"], features["tags"].tolist(), labels)
+        [31 52] [['a', ''], ['b', 'c']] [0 1]
+        """
+        from torch_estimator.data.sources.tfrecord import tfrecord_source
+
+        source = tfrecord_source(files, schema=schema, label=label, ignore_errors=ignore_errors)
         return cls(source)._labelled(label)
 
     @classmethod

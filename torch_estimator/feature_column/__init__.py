@@ -31,6 +31,7 @@ from torch_estimator.feature_column.layouts import LinearLayout as LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel as LinearModel
 from torch_estimator.feature_column.numeric import NumericColumn as NumericColumn
 from torch_estimator.feature_column.numeric import numeric_column as numeric_column
+from torch_estimator.feature_column.parse_example_spec import make_parse_example_spec as make_parse_example_spec
 from torch_estimator.feature_column.raw_feature import RawFeature as RawFeature
 from torch_estimator.feature_column.raw_feature import schema as schema
 from torch_estimator.feature_column.table import Table as Table

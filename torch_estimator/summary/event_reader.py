@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_estimator import files
-from torch_estimator.data.tfrecord import records
+from torch_estimator.tfrecord.records import records
 
 _logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Writer of TensorBoard's event files, on local and remote file systems.
 
-This module uses only the protocol buffers of tensorboard, and imports them with the first event. `data.tfrecord` frames
-the records; its documentation explains why tensorboard's own writer is not used.
+This module uses only the protocol buffers of tensorboard, and imports them with the first event. `tfrecord.records`
+frames the records; its documentation explains why tensorboard's own writer is not used.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.data.tfrecord import record
 from torch_estimator.errors import UserError
 from torch_estimator.summary.recorder import Summary
 from torch_estimator.summary.summary_values import summary_values
+from torch_estimator.tfrecord.records import record
 
 _file_numbers = itertools.count()
 

@@ -24,6 +24,7 @@ _COPY_BYTES = 2**18
 _ENDS_BYTES = 4096
 _MAX_KEPT = 16
 _MAX_NAMED = 3
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 def as_patterns(given: Files) -> tuple[str, ...]:
@@ -113,20 +114,20 @@ class ByteFile(ABC):
         return [self.read(start, stop) for start, stop in ranges]
 
 
-def open_byte_file(url: str, *, unpack: bool = True) -> ByteFile:
+def open_byte_file(url: str, *, unpack: bool | None = None) -> ByteFile:
     """Open a local or remote file for reading at any position.
 
     Args:
         url: Path or URL.
-        unpack: Whether to decompress a file whose name ends in ``.gz``.
+        unpack: Whether to decompress the file, which then is gzip or zlib; None if its name ends in ``.gz``.
 
     Raises:
         DataError: The file cannot be read.
     """
     check_regular(url)
     with _reading(url):
-        if unpack and url.endswith(".gz"):
-            return _GzipFile(url)
+        if url.endswith(".gz") if unpack is None else unpack:
+            return _PackedFile(url)
         return _LocalFile(url) if files.is_local(url) else _RemoteFile(url)
 
 
@@ -195,8 +196,8 @@ class _RemoteFile(ByteFile):
             return cast("list[bytes]", self._filesystem.cat_ranges(keys, starts, stops, on_error="raise"))
 
 
-class _GzipFile(ByteFile):
-    """A gzip file, decompressed into an unnamed temporary file, because gzip can only be read from the beginning."""
+class _PackedFile(ByteFile):
+    """A gzip or zlib file, decompressed into an unnamed temporary file, because it can only be read from its start."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -220,14 +221,14 @@ def _opened(url: str) -> BinaryIO:
 
 
 def _decompress(file: BinaryIO, descriptor: int) -> int:
-    """Decompress a gzip file into the open file `descriptor`. Return the number of bytes written."""
+    """Decompress a gzip or zlib file into the open file `descriptor`. Return the number of bytes written."""
     written = 0
     unpacker: Any = None
     while data := file.read(_COPY_BYTES):
         # A gzip file may hold several members (compressed streams), so decompress one after the other. Zero bytes
         # after a member are padding.
         while data:
-            unpacker = unpacker or zlib.decompressobj(wbits=31)
+            unpacker = unpacker or zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
             unpacked = unpacker.decompress(data)
             _write_all(descriptor, unpacked)
             written += len(unpacked)

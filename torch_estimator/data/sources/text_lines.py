@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_estimator.data.columns import Array
+from torch_estimator.data.sources.byte_ranges import ByteRanges
 from torch_estimator.data.sources.input_files import ByteFile, open_byte_file
 from torch_estimator.errors import DataError, RowError
 
@@ -22,7 +23,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _SLACK_BYTES = 4096
 _COUNT_BYTES = 2**22
-_MAX_RANGES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Piece:
     data: bytes | memoryview
 
 
-class LineRanges:
+class LineRanges(ByteRanges):
     """The lines of several files, divided into small numbered ranges. A line belongs to the range in which it begins.
 
     Args:
@@ -49,23 +49,8 @@ class LineRanges:
     """
 
     def __init__(self, opened: Sequence[ByteFile], starts: Sequence[int]) -> None:
-        self._files = opened
+        super().__init__(opened, starts)
         self._first = starts
-        total = sum(file.size for file in opened)
-        step = max([file.range_bytes for file in opened] + [-(-total // _MAX_RANGES)])
-        files: list[Array] = []
-        begins: list[Array] = []
-        for number, (file, first) in enumerate(zip(opened, starts, strict=True)):
-            begin = np.arange(first, file.size, step, dtype=np.int64)
-            files.append(np.full(len(begin), number, dtype=np.int32))
-            begins.append(begin)
-        self._file = np.concatenate(files)
-        self._begin = np.concatenate(begins)
-        self._step = step
-        self.bytes = total - sum(starts)
-
-    def __len__(self) -> int:
-        return len(self._file)
 
     def read(self, ranges: Array) -> list[Piece]:
         """Return the lines of some ranges. The lines of neighboring ranges are read at once, as one `Piece`.
@@ -73,15 +58,7 @@ class LineRanges:
         Args:
             ranges: Numbers of the ranges, in the order in which their lines are returned.
         """
-        runs = list(self._runs(ranges))
-        pieces: list[Piece | None] = [None] * len(runs)
-        by_file: dict[int, list[int]] = {}
-        for place, (file, _, _) in enumerate(runs):
-            by_file.setdefault(file, []).append(place)
-        for file, places in by_file.items():
-            for place, piece in zip(places, self._read_file(file, [runs[i][1:] for i in places]), strict=True):
-                pieces[place] = piece
-        return [piece for piece in pieces if piece is not None and len(piece.data)]
+        return [piece for piece in self.in_order(ranges, self._read_file) if len(piece.data)]
 
     def sample(self) -> list[Piece]:
         """Return the lines of the first range with a line that is not blank. If there is none, return no lines."""
@@ -90,17 +67,6 @@ class LineRanges:
             if pieces and bytes(pieces[0].data).strip():
                 return pieces
         return []
-
-    def _runs(self, ranges: Array) -> Iterator[tuple[int, int, int]]:
-        """Yield file number, start and stop (in bytes) of every run of neighboring ranges in the same file."""
-        if not len(ranges):
-            return
-        files = self._file[ranges]
-        breaks = np.flatnonzero((np.diff(ranges) != 1) | (np.diff(files) != 0)) + 1
-        for first, last in zip([0, *breaks], [*breaks, len(ranges)], strict=True):
-            file = int(files[first])
-            start = int(self._begin[ranges[first]])
-            yield file, start, min(int(self._begin[ranges[last - 1]]) + self._step, self._files[file].size)
 
     def _read_file(self, number: int, runs: Sequence[tuple[int, int]]) -> list[Piece]:
         file, first = self._files[number], self._first[number]

@@ -16,8 +16,8 @@ import numpy as np
 
 _POLYNOMIAL = 0x82F63B78
 _BLOCK = 256
-_HEADER_BYTES = 12
-_FOOTER_BYTES = 4
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
 
 _Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,10 +39,10 @@ def records(content: bytes) -> Iterator[tuple[int, bytes]]:
     An incomplete record at the end, which a running or killed writer leaves behind, is ignored.
     """
     position = 0
-    while position + _HEADER_BYTES <= len(content):
+    while position + HEADER_BYTES <= len(content):
         (length,) = struct.unpack_from("<Q", content, position)
-        start = position + _HEADER_BYTES
-        position = start + length + _FOOTER_BYTES
+        start = position + HEADER_BYTES
+        position = start + length + FOOTER_BYTES
         if position > len(content):
             return
         yield start, content[start : start + length]

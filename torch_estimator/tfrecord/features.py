@@ -1,0 +1,205 @@
+"""Descriptions of the features of a tf.Example, as in tf.io: `FixedLenFeature`, `VarLenFeature` and others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+FeatureDtype: TypeAlias = Literal["float32", "int64", "string", "bytes"]
+
+_DTYPES: dict[Any, FeatureDtype] = {
+    **dict.fromkeys(("float32", "float", "float64", "double", float), "float32"),
+    **dict.fromkeys(("int64", "int", "int32", "long", int), "int64"),
+    **dict.fromkeys(("string", "str", "object", str), "string"),
+    **dict.fromkeys(("bytes", "binary", bytes), "bytes"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLenFeature:
+    """Feature with the same number of values in every tf.Example. Its column is an array ``[rows, *shape]``.
+
+    Attributes:
+        shape: Shape of one row's values; ``[]`` for one value.
+        dtype: ``"float32"``, ``"int64"``, ``"string"`` (UTF-8 text) or ``"bytes"`` (any bytes, such as an image).
+        default_value: Value of rows that lack the feature: one value, or as many as `shape` holds. None makes a missing
+            feature an error.
+
+    Raises:
+        InvalidTypeError: The shape, the dtype or the default has another type.
+        InvalidValueError: The shape has a size below 1, or the default another number of values.
+
+    >>> te.data.FixedLenFeature([2], "float32", default_value=[0.0, 1.0])
+    FixedLenFeature(shape=(2,), dtype='float32', default_value=(0.0, 1.0))
+    """
+
+    shape: Sequence[int]
+    dtype: Any
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        sizes = (self.shape,) if isinstance(self.shape, int) else self.shape
+        if isinstance(sizes, str) or not all(type(size) is int for size in sizes):
+            raise InvalidTypeError(f"the shape of a FixedLenFeature must hold whole numbers, but got {self.shape!r}.")
+        if any(size < 1 for size in sizes):
+            raise InvalidValueError(
+                f"the sizes of a FixedLenFeature must be at least 1, but got {list(sizes)}; VarLenFeature reads lists "
+                "of any length."
+            )
+        object.__setattr__(self, "shape", tuple(sizes))
+        object.__setattr__(self, "dtype", as_feature_dtype(self.dtype))
+        if self.default_value is not None:
+            object.__setattr__(self, "default_value", self._default())
+
+    @property
+    def size(self) -> int:
+        """Number of values in a row."""
+        return math.prod(self.shape)
+
+    def _default(self) -> tuple[Any, ...]:
+        given = self.default_value
+        values = np.asarray(given, dtype=object).reshape(-1).tolist() if not isinstance(given, str | bytes) else [given]
+        if len(values) == 1:
+            values *= self.size
+        if len(values) != self.size:
+            raise InvalidValueError(
+                f"the default of a FixedLenFeature of shape {list(self.shape)} must have {self.size} values, but got "
+                f"{given!r}."
+            )
+        return tuple(_checked(value, self.dtype) for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class VarLenFeature:
+    """Feature with any number of values. Its column holds lists, and `batch` pads them; a missing list is empty.
+
+    Attributes:
+        dtype: As in `FixedLenFeature`.
+
+    >>> te.data.VarLenFeature("string")
+    VarLenFeature(dtype='string')
+    """
+
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", as_feature_dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedFeature:
+    """Feature with any number of values, as `VarLenFeature`, whose column may have another name than the feature.
+
+    Attributes:
+        dtype: As in `FixedLenFeature`.
+        value_key: Name of the feature in the tf.Example; None for the name of the column.
+
+    >>> te.data.RaggedFeature("int64", value_key="ids")
+    RaggedFeature(dtype='int64', value_key='ids')
+    """
+
+    dtype: Any
+    value_key: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", as_feature_dtype(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFeature:
+    """Numbers of a sparse vector: one feature with their indices, one with their values.
+
+    The column is a dense array ``[rows, size]``, with 0 where no value is.
+
+    Attributes:
+        index_key: Name of the feature with the indices, from 0.
+        value_key: Name of the feature with the values.
+        dtype: Type of the values, ``"float32"`` or ``"int64"``.
+        size: Number of columns of the array.
+
+    Raises:
+        InvalidTypeError: The values are not numbers, or the size is not a whole number.
+
+    >>> te.data.SparseFeature("ids", "weights", "float32", 100)
+    SparseFeature(index_key='ids', value_key='weights', dtype='float32', size=100)
+    """
+
+    index_key: str
+    value_key: str
+    dtype: Any
+    size: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", as_feature_dtype(self.dtype))
+        if self.dtype not in ("float32", "int64"):
+            raise InvalidTypeError(
+                f"a SparseFeature holds numbers, but its dtype is {self.dtype!r}; VarLenFeature reads strings."
+            )
+        if type(self.size) is not int or self.size < 1:
+            raise InvalidTypeError(f"the size of a SparseFeature must be a whole number from 1, but got {self.size!r}.")
+
+
+Feature: TypeAlias = FixedLenFeature | VarLenFeature | RaggedFeature | SparseFeature
+FeatureSpec: TypeAlias = Mapping[str, Feature]
+
+
+def as_feature_spec(given: Any) -> dict[str, Feature]:
+    """Check a dict of features by the name of their column, and return a copy.
+
+    Raises:
+        InvalidTypeError: It is not a dict, or holds something else.
+        InvalidValueError: It is empty.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidTypeError(f"a feature spec must be a dict of features by name, but got {given!r}.")
+    if not given:
+        raise InvalidValueError("a feature spec must hold at least one feature, but it is empty.")
+    for name, feature in given.items():
+        if not isinstance(name, str) or not isinstance(feature, Feature):
+            raise InvalidTypeError(
+                f"a feature spec must hold FixedLenFeature, VarLenFeature, RaggedFeature or SparseFeature by name, but "
+                f"has {name!r}: {feature!r}."
+            )
+    return dict(given)
+
+
+def as_feature_dtype(given: Any) -> FeatureDtype:
+    """Convert the name of a type, a Python type, or a numpy, torch, Arrow or TensorFlow type.
+
+    Raises:
+        InvalidTypeError: A tf.Example cannot hold values of this type.
+    """
+    if isinstance(given, type) and given in _DTYPES:
+        return _DTYPES[given]
+    name = getattr(given, "name", None)
+    if isinstance(given, type):
+        name = np.dtype(given).name
+    text = name if isinstance(name, str) else str(given).removeprefix("torch.")
+    if text not in _DTYPES:
+        raise InvalidTypeError(
+            f"a feature holds 'float32', 'int64', 'string' (text) or 'bytes' (such as images), but got {given!r}."
+        )
+    return _DTYPES[text]
+
+
+def _checked(value: Any, dtype: FeatureDtype) -> Any:
+    """Return a default as a Python value of its feature's type."""
+    if dtype in ("string", "bytes"):
+        if isinstance(value, str | bytes):
+            text = value.encode() if isinstance(value, str) else value
+            return text if dtype == "bytes" else text.decode()
+    elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        if dtype == "float32":
+            return float(value)
+        if int(value) == value:
+            return int(value)
+    raise InvalidTypeError(f"the default of a feature of {dtype} must be {_IN_WORDS[dtype]}, but got {value!r}.")
+
+
+_IN_WORDS = {"float32": "a number", "int64": "a whole number", "string": "text", "bytes": "bytes"}
