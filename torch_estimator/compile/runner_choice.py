@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.model import Model
 from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
 from torch_estimator.train.step import TrainStep
+
+logger = logging.getLogger("torch_estimator")
 
 # Names of the parts of a step in log lines. ``{}`` stands for the batch size or the number of replicas.
 _LOG_NAMES = {
@@ -48,6 +51,10 @@ def make_runner(
             cache keys and log lines.
     """
     if not config.compile:
+        return EagerRunner(step)
+    if step.accumulation:
+        # Whether a step updates the model depends on a count, and a graph cannot depend on one.
+        logger.info("Training uncompiled, because the optimizer accumulates the gradients of several batches.")
         return EagerRunner(step)
     # The step also depends on these objects outside of the module, and hooks of the user may change them.
     watched = (model.head, model.spec.loss)

@@ -26,6 +26,7 @@ from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import clip_gradients_by_norm, clip_gradients_by_value
 from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, by_name
 from torch_estimator.optim.ftrl import Ftrl
+from torch_estimator.optim.gradient_accumulation import accumulate
 from torch_estimator.optim.gradient_descent import GradientDescent
 from torch_estimator.optim.rmsprop import RMSProp
 
@@ -42,6 +43,7 @@ __all__ = [
     "Optimizer",
     "OptimizerFactory",
     "RMSProp",
+    "accumulate",
     "by_name",
     "clip_gradients_by_norm",
     "clip_gradients_by_value",

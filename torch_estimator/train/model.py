@@ -27,6 +27,7 @@ from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.gradient_accumulation import accumulations_of, is_accumulated
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, to_tensors, weight_arguments
 from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
@@ -159,8 +160,13 @@ class Model:
             elif optimizers is not None:
                 checkpoint = with_slots_for(checkpoint, self.module, optimizers)
         slots = None
+        if optimizers is not None and not accumulations_of(optimizers):
+            # Drop the sums of a training that accumulated gradients: this one does not.
+            sums = [name for name in checkpoint.slots if is_accumulated(name)]
+            checkpoint = dataclasses.replace(checkpoint, slots=without(checkpoint.slots, sums))
         if optimizers is not None and all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
-            slots = named_slots(self.module, optimizers)
+            named = named_slots(self.module, optimizers)
+            slots = {name: one for name, one in named.items() if name in checkpoint.slots or not is_accumulated(name)}
         check_compatible(checkpoint, variables)
         if optimizers is not None:
             _check_kinds(checkpoint, optimizers)

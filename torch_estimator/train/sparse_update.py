@@ -75,6 +75,11 @@ class SparseUpdate:
         rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 
+    def add_rows(self, total: Tensor, touched: Tensor, gradient: SparseGrad) -> None:
+        """Add the gradient of a batch to a sum ``[rows + 1, dim]``, and set its rows of a mask of this shape to 1."""
+        ids, values = gradient
+        _Elements(ids, self.table.dim).add_to(total, touched, values)
+
     def apply(self, gradient: Gradient) -> None:
         """Update the rows that a gradient belongs to: copy the rows and their state, update both, write them back."""
         touched = gradient.rows
@@ -122,6 +127,11 @@ class _Elements:
         sums.index_fill_(0, self._at, 0.0)
         sums.index_add_(0, self._at, values.reshape(-1))
         return sums.index_select(0, self._at)
+
+    def add_to(self, total: Tensor, touched: Tensor, values: Tensor) -> None:
+        """Add the values of all occurrences of each element to a sum, and set these elements of a mask to 1."""
+        total.view(-1).index_add_(0, self._at, values.reshape(-1))
+        touched.view(-1).index_fill_(0, self._at, 1)
 
     def are(self, row: int) -> Tensor:
         """Return a mask of the elements that belong to ``row``, the last row of the table."""

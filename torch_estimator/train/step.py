@@ -14,6 +14,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
+from torch_estimator.train.accumulation import Accumulation
 from torch_estimator.train.foreign_parameters import check_leaves
 from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.optimizers import Schedules
@@ -39,12 +40,14 @@ class TrainStep:
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
         optimizers: The optimizers. Each trainable parameter of the module is in one of them, and only there.
         schedules: The schedules, which every step advances.
+        averages: Whether the loss of several batches is the mean of their losses, for optimizers that accumulate.
 
     Attributes:
         dense: Parameters that get a dense gradient.
         tables: The sparse update of each table that gets one.
         owned_groups: Each parameter group, with the optimizer it belongs to.
         other_optimizers: The optimizers of `torch.optim`, whose ``step`` cannot be part of a compiled graph.
+        accumulation: The sums of gradients of optimizers that update once for several batches; false if none does.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class TrainStep:
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         schedules: Schedules | None = None,
+        averages: bool = True,
     ) -> None:
         self.module = module
         self.optimizers = tuple(optimizers)
@@ -77,6 +81,8 @@ class TrainStep:
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
         self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
+        owned = [(one, owner) for one, (owner, _) in zip(self.dense, self._dense_groups, strict=True)]
+        self.accumulation = Accumulation(self.optimizers, owned, self.tables, averages=averages)
         # Each clipping gets the indices of its gradients in the list of all gradients: of `dense`, then of `tables`.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
         self._clippings = [
@@ -106,6 +112,8 @@ class TrainStep:
         """
         loss, dense, sparse = self.differentiate(features, labels, weights)
         with torch.no_grad():
+            if self.accumulation:
+                dense, sparse = self.accumulation.add(dense, sparse)
             left = self.apply(dense, sparse)
         return loss.detach(), left
 
@@ -206,7 +214,8 @@ class TrainStep:
         """Run the optimizers of `torch.optim` on the gradients that `compute` returned."""
         self.assign(left)
         for other in self.other_optimizers:
-            other.step()
+            if other not in self.accumulation.waiting:
+                other.step()
         self.assign([None] * len(left))
 
     def assign(self, left: Sequence[Tensor | None]) -> None:

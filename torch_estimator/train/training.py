@@ -27,6 +27,7 @@ from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import InputFn
 from torch_estimator.strategy import Session, SharedEvaluator
 from torch_estimator.summary.event_writer import EventWriters
+from torch_estimator.train.accumulation import make_sums
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
@@ -146,6 +147,7 @@ class Training:
         that they were made with.
         """
         self.optimizers, self.schedules = self.model.make_optimizers()
+        make_sums(self.model.module, self.optimizers, self.task)
         self._numbers = OptimizerNumbers(self.optimizers)
 
     def restore(self, own_state: Mapping[str, Any]) -> None:
@@ -264,7 +266,7 @@ class Training:
 
     def whole_step(self) -> TrainStep:
         """Return the training step for a process that trains alone."""
-        return TrainStep(*self.step_arguments, schedules=self.schedules)
+        return TrainStep(*self.step_arguments, schedules=self.schedules, averages=self.averages_losses)
 
     def runner(self, step: TrainStep, before: Any, part: str = "") -> StepRunner:
         """Return an object that takes ``step`` in Python or compiled, as ``RunConfig(compile=...)`` says.
