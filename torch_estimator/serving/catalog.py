@@ -85,9 +85,16 @@ class DirectorySource:
         self._complete: set[int] = set()
 
     def find(self) -> Found:
+        versions = self._list()
+        if self._complete and not versions:
+            raise ExportError(f"{self.where} had versions and has none now; those that are loaded stay.")
+        self._complete = set(versions)
+        return Found(versions)
+
+    def _list(self) -> dict[int, str]:
         if files.exists(files.join(self.where, SIGNATURES_FILE)):
             name = files.basename(self.where)
-            return Found({int(name) if name.isascii() and name.isdigit() else 1: self.where})
+            return {int(name) if name.isascii() and name.isdigit() else 1: self.where}
         versions = {}
         for name in (entry.strip("/") for entry in files.listdir(self.where)):
             if not (name.isascii() and name.isdigit()):
@@ -95,10 +102,7 @@ class DirectorySource:
             directory = files.join(self.where, name)
             if int(name) in self._complete or files.exists(files.join(directory, SIGNATURES_FILE)):
                 versions[int(name)] = directory
-        if self._complete and not versions:
-            raise ExportError(f"{self.where} had versions and has none now; those that are loaded stay.")
-        self._complete = set(versions)
-        return Found(versions)
+        return versions
 
 
 class RegistrySource:
@@ -395,6 +399,15 @@ class Catalog:
         self._look()
         wait([load for model in self._models.values() for load in model.loads.values()])
         self._look()
+        # In place of a version that could not be loaded, an older one may be loading now.
+        while loads := [
+            load
+            for model in self._models.values()
+            for number, load in model.loads.items()
+            if number not in model.failures
+        ]:
+            wait(loads)
+            self._look()
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -428,9 +441,13 @@ class Catalog:
         self._discovered = time.monotonic()
         try:
             names = self._registry.models()
-            if self._models and not files.listdir(self._registry.url):
-                # Even the last model that is deleted leaves its history.
-                raise RegistryError(f"{self._registry.url} had models and is empty now; those that are loaded stay.")
+            # A model that is deleted leaves the directory of its history. One without a directory is away, with the
+            # registry or alone, and may come back.
+            gone = [
+                name
+                for name, model in self._models.items()
+                if name not in names and isinstance(model.source, RegistrySource) and files.exists(model.source.where)
+            ]
         except Exception as error:
             if str(error) != self._registry_problem:
                 self._registry_problem = str(error)
@@ -442,15 +459,16 @@ class Catalog:
             if name not in models:
                 logger.info("Model %s is served.", name)
                 models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy, is_expected=False)
-        for name, model in self._models.items():
-            if name not in names and isinstance(model.source, RegistrySource):
-                logger.info("Model %s is gone from the registry.", name)
-                del models[name]
+        for name in gone:
+            logger.info("Model %s is gone from the registry.", name)
+            del models[name]
         if models.keys() != self._models.keys():
             self._set_models(models)
 
     def _update(self, name: str, model: _Model) -> None:
         found, before = model.source.find(), model.state
+        # Take these first: which version is chosen depends on those that have failed.
+        versions = {**before.versions, **self._take_loaded(name, model)}
         chosen = {*_chosen(model, found), found.default, *found.labels.values()}
         wanted = sorted(number for number in chosen if number is not None and number in found.versions)
         model.is_expected = model.is_expected or bool(found.versions)
@@ -464,7 +482,6 @@ class Catalog:
                 there,
             )
         model.lacks_versions = not wanted
-        versions = {**before.versions, **self._take_loaded(name, model)}
         model.failures = {number: one for number, one in model.failures.items() if number in found.versions}
         for number in wanted:
             failure = model.failures.get(number)
