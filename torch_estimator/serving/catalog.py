@@ -32,6 +32,9 @@ logger = logging.getLogger("torch_estimator")
 # A batch that takes longer than this is run in a thread, so that the event loop goes on reading requests.
 _FAST_SECS = 0.004
 
+# Seconds until the first new attempt to load a version. It may have failed because its files are still being copied.
+_FIRST_RETRY_SECS = 1.0
+
 # Seconds between two looks for new models in a registry.
 _DISCOVER_SECS = 2.0
 
@@ -281,9 +284,18 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a version could not be loaded, and when to try again, as `time.monotonic` gives it."""
+    """Why a version could not be loaded, and when to try again.
+
+    Attributes:
+        problem: The reason.
+        sizes: Size of each file of the version; empty if they cannot be read.
+        pause_secs: Seconds until the next attempt.
+        retry_at: When that is, as `time.monotonic` gives it.
+    """
 
     problem: str
+    sizes: Mapping[str, int]
+    pause_secs: float
     retry_at: float
 
 
@@ -295,7 +307,8 @@ class Catalog:
         threads: Threads of one onnxruntime session.
         poll_secs: Seconds between two looks for changes.
         retry_secs: Seconds after which a version that could not be loaded is tried again. Exports never change, but a
-            store may have failed for a while.
+            store may have failed for a while. While files of the version still change, as in a copy, it is tried
+            earlier: after one second, then after twice as long each time.
         observe: Called with the model, the version and the number of instances of each batch.
     """
 
@@ -468,7 +481,7 @@ class Catalog:
     def _update(self, name: str, model: _Model) -> None:
         found, before = model.source.find(), model.state
         # Take these first: which version is chosen depends on those that have failed.
-        versions = {**before.versions, **self._take_loaded(name, model)}
+        versions = {**before.versions, **self._take_loaded(name, model, found)}
         chosen = {*_chosen(model, found), found.default, *found.labels.values()}
         wanted = sorted(number for number in chosen if number is not None and number in found.versions)
         model.is_expected = model.is_expected or bool(found.versions)
@@ -516,7 +529,7 @@ class Catalog:
         states.update(dict.fromkeys(loaded, ("AVAILABLE", "")))
         model.state = ModelState(loaded, default, labels, states)
 
-    def _take_loaded(self, name: str, model: _Model) -> dict[int, Version]:
+    def _take_loaded(self, name: str, model: _Model, found: Found) -> dict[int, Version]:
         """Return the versions that have been loaded since the last look; log those that could not be loaded."""
         loaded = {}
         for number in [number for number, load in model.loads.items() if load.done()]:
@@ -529,7 +542,13 @@ class Catalog:
                 failure = model.failures.get(number)
                 if failure is None or failure.problem != problem:
                     logger.error("Version %d of model %s is left out: %s", number, name, problem)
-                model.failures[number] = _Failure(problem, time.monotonic() + self._retry_secs)
+                sizes = _sizes(found.versions.get(number))
+                pause_secs = self._retry_secs
+                if failure is None:
+                    pause_secs = min(_FIRST_RETRY_SECS, pause_secs)
+                elif sizes != failure.sizes:
+                    pause_secs = min(2 * failure.pause_secs, pause_secs)
+                model.failures[number] = _Failure(problem, sizes, pause_secs, time.monotonic() + pause_secs)
         return loaded
 
     def _load(self, name: str, number: int, directory: str) -> Version:
@@ -545,6 +564,15 @@ class Catalog:
         )
         logger.info("Model %s has loaded version %d in %.2f s.", name, number, time.monotonic() - began)
         return version
+
+
+def _sizes(directory: str | None) -> dict[str, int]:
+    """Return the size of each file of a version; an empty dict if they cannot be read."""
+    try:
+        return {} if directory is None else files.all_files(directory)
+    except Exception:
+        # A file may vanish meanwhile, and stores raise errors of their own kinds.
+        return {}
 
 
 def _chosen(model: _Model, found: Found) -> list[int]:
