@@ -256,7 +256,7 @@ class GrpcServer:
         answered.model, answered.version = version.model, version.number
         call = read_infer(request, version)
         answered.instances = call.rows
-        result = await self._service.predict(version, call.signature, call.columns, call.rows)
+        result = await self._service.predict_instances(version, call.signature, call.columns, call.rows)
         return write_infer(call, result, version)
 
 
