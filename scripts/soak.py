@@ -18,7 +18,6 @@ import itertools
 import json
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -192,7 +191,7 @@ class Soak:
             )
         nodes = server.nodes()
         status = server.end()
-        if status != -signal.SIGTERM:
+        if status != 0:
             self.problems.append(f"the server has ended with status {status} on SIGTERM:\n{server.log}")
         if any(is_alive(node) for node in nodes):
             self.problems.append("a process has outlived the server.")

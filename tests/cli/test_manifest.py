@@ -31,6 +31,8 @@ def test_tritons_configuration_names_what_the_graph_has(
     config = written(tmp_path / name)
     assert (config.name, config.backend, config.max_batch_size) == (name, "onnxruntime", 32)
     assert config.HasField("dynamic_batching")
+    # An exporter's directory has no default; Triton serves the newest export.
+    assert not config.HasField("version_policy")
 
     session = ExportedModel.load(tmp_path / name)._session
     types = {"tensor(string)": "TYPE_STRING", "tensor(float)": "TYPE_FP32", "tensor(int64)": "TYPE_INT64"}
@@ -52,10 +54,13 @@ def test_a_version_of_a_registry(exports: Path, tmp_path: Path) -> None:
     registry.create_model("census")
     assert main(["manifest", "triton", "--model", "census", "--registry", registry.url]) == 2
     registry.create_version("census", 3, exports / "json")
-    for version in ([], ["--version", "v3"]):
-        assert main(["manifest", "triton", "--model", "census", "--registry", registry.url, *version]) == 0
-    assert written(tmp_path / "registry" / "census").name == "census"
-    assert registry.versions("census") == [3]
+    registry.create_version("census", 4, exports / "json")
+    # The default is version 3, although 4 is newer.
+    for given, version in (([], 3), (["--version", "v4"], 4)):
+        assert main(["manifest", "triton", "--model", "census", "--registry", registry.url, *given]) == 0
+        config = written(tmp_path / "registry" / "census")
+        assert (config.name, list(config.version_policy.specific.versions)) == ("census", [version])
+    assert registry.versions("census") == [3, 4]
 
 
 @pytest.mark.parametrize(

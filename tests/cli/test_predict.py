@@ -118,7 +118,12 @@ def test_the_standard_input(exports: Path, capsys: pytest.CaptureFixture[str], m
         ),
         ("raw", "json-instances", '{"word": "a", "x": "1"}', "Input x takes numbers, but has '1' (str)."),
         ("raw", "json-instances", '{"word": "a", "x": null}', "Input x takes numbers, but has None (NoneType)."),
-        ("raw", "json-instances", '{"word": "a", "x": [1, 2]}', "Input x must have the shape [rows, 1]"),
+        (
+            "raw",
+            "json-instances",
+            '{"word": "a", "x": [1, 2]}',
+            "Input x must be a single value, but has the shape [2].",
+        ),
         ("raw", "json-instances", '{"word": {"a": 1}, "x": 1}', "Input word takes values, but has the object"),
         ("raw", "json-instances", '{"word": {"b64": "?"}, "x": 1}', "Input word has '?', which is not base64."),
         ("raw", "json-instances", "3", "an instance must be an object with the inputs"),
@@ -159,7 +164,7 @@ def test_bad_input_is_one_sentence_and_status_2(
             "json-instances",
             '{"word": "a", "x": 1}',
             '{"word": "a", "x": [1, 2]}',
-            "Input x must have the shape",
+            "Input x must be a single value, but has the shape [2].",
         ),
         (
             "csv",

@@ -207,6 +207,14 @@ BAD_JSON = """\
 """
 
 
+def test_integers_of_any_size_are_forwarded_as_keys(export: ExportedModel, tmp_path: Path) -> None:
+    keys = [2**64, -(2**63) - 1, -(2**64), 10**30, 2**64 - 1, -(2**63), [2**70], {"a": 2**70}, 7]
+    content = "".join(json.dumps({"word": "a", "x": 1.5, "id": key}) + "\n" for key in keys)
+    (tmp_path / "keys.jsonl").write_text(content)
+    predict(export, tmp_path / "keys.jsonl", tmp_path / "out", keys=("id",))
+    assert [row["id"] for row in lines(tmp_path / "out")] == keys
+
+
 def test_wrong_rows_of_json_are_rejected_with_their_line(export: ExportedModel, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text(BAD_JSON)
     predict(export, tmp_path / "bad.jsonl", tmp_path / "out", keys=("id",))

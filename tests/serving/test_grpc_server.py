@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import signal
@@ -36,8 +37,10 @@ from tests.serving.served import (
     write_export,
 )
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.signatures import SIGNATURES_FILE
 from torch_estimator.serving import grpc_server
-from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving.app import Answered, ServingApp
+from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.grpc_server import SERVICE, GrpcServer, reserve_port
 from torch_estimator.serving.options import ServedModel, ServingOptions
 from torch_estimator.serving.service import PredictionService
@@ -216,6 +219,22 @@ def test_wrong_requests_get_a_code_and_a_sentence(server: Server) -> None:
         given = message()
         given.parameters["signature_name"].CopyFrom(parameter)
         assert refused(server, given)[0] == wrong
+
+
+def test_an_error_names_the_instance(tmp_path: Path) -> None:
+    write_export(tmp_path / "1")
+    described = tmp_path / "1" / SIGNATURES_FILE
+    manifest = json.loads(described.read_text())
+    manifest["signatures"]["serving_default"]["inputs"]["ids"]["lengths_of"] = "tags"
+    described.write_text(json.dumps(manifest))
+    service = PredictionService(ServingOptions(models=(ServedModel(name="same", path=str(tmp_path)),)))
+    service.start()
+    rpc = GrpcServer(ServingApp(service))
+    try:
+        with pytest.raises(RequestError, match=r"^Instance 0: Input ids has 1 values, but tags, .* has 2\.$"):
+            asyncio.run(rpc._model_infer(message(), Answered()))
+    finally:
+        service.close()
 
 
 @settings(max_examples=200, deadline=None)

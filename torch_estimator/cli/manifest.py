@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _ABOUT = """\
 Writes config.pbtxt into the directory of the model, for the onnxruntime backend of NVIDIA Triton. The parent of that
-directory is then a model repository: start Triton with --model-repository and its path."""
+directory is then a model repository: start Triton with --model-repository and its path. For a model of a registry the
+file names the version that Triton serves; write it anew when the default has changed."""
 
 
 def add_to(commands: Commands) -> None:
@@ -47,7 +48,12 @@ def run(options: argparse.Namespace) -> None:
     if files.is_local(directory):
         directory = os.path.abspath(directory)
     path = write_config(
-        directory, read_manifest(directory), max_batch=options.max_batch, max_delay_ms=options.max_delay_ms
+        directory,
+        read_manifest(directory),
+        max_batch=options.max_batch,
+        max_delay_ms=options.max_delay_ms,
+        # A registry has a default, which need not be its newest version.
+        is_default=options.model is not None,
     )
     print(printable(f"Wrote {path}; start Triton with --model-repository={files.parent(files.parent(path))}."))
 

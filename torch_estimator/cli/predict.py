@@ -14,7 +14,7 @@ from torch_estimator.cli.show import newest_export
 from torch_estimator.cli.tables import aligned
 from torch_estimator.errors import InvalidValueError, printable
 from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.export.feeds import CsvRowError
+from torch_estimator.export.feeds import problem_of_row
 from torch_estimator.export.instances import InstanceError, to_columns, to_rows
 from torch_estimator.json_text import parse_json
 
@@ -113,10 +113,8 @@ def _raise_for_wrong_instance(model: ExportedModel, batch: Mapping[str, list[Any
     for row in range(len(next(iter(batch.values())))):
         try:
             model.check({key: values[row : row + 1] for key, values in batch.items()}, name)
-        except CsvRowError as error:
-            raise InstanceError(f"the CSV row {error.problem}", index=start + row) from error
         except InvalidValueError as error:
-            raise InstanceError(str(error), index=start + row) from error
+            raise InstanceError(problem_of_row(error), index=start + row) from error
 
 
 def table(rows: Sequence[Any]) -> str:

@@ -143,7 +143,25 @@ def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> d
     return {name: feed.tensor for name, feed in feeds.items()}
 
 
-class CsvRowError(InvalidValueError):
+class RowsError(InvalidValueError):
+    """Error for a batch that says something else about a batch than about a single row.
+
+    Args:
+        message: The message.
+        of_row: The message if the batch is one row, which the caller names.
+    """
+
+    def __init__(self, message: str, *, of_row: str) -> None:
+        super().__init__(message)
+        self.of_row = of_row
+
+
+def problem_of_row(error: InvalidValueError) -> str:
+    """Return the message of an error for a batch of one row."""
+    return error.of_row if isinstance(error, RowsError) else str(error)
+
+
+class CsvRowError(RowsError):
     """Error for a row of a CSV input that cannot be read.
 
     Args:
@@ -152,8 +170,7 @@ class CsvRowError(InvalidValueError):
     """
 
     def __init__(self, problem: str, *, row: int) -> None:
-        super().__init__(f"row {row} of the CSV input {problem}")
-        self.problem = problem
+        super().__init__(f"row {row} of the CSV input {problem}", of_row=f"the CSV row {problem}")
         self.row = row
 
 
@@ -286,8 +303,12 @@ def _shaped(name: str, array: Array, info: TensorInfo) -> Array:
     if sizes in plain and array.shape[1:] in plain:
         return array.reshape(len(array), *sizes)
     if array.shape[1:] != sizes:
-        expected = ", ".join(["rows", *map(str, sizes)])
-        raise InvalidValueError(f"Input {name} must have the shape [{expected}], but has {list(array.shape)}.")
+        expected, given = ", ".join(["rows", *map(str, sizes)]), list(array.shape[1:])
+        wanted = "be a single value" if sizes in plain else f"have the shape {list(sizes)}"
+        raise RowsError(
+            f"Input {name} must have the shape [{expected}], but has {list(array.shape)}.",
+            of_row=f"Input {name} must {wanted}, but {f'has the shape {given}' if given else 'is a single value'}.",
+        )
     return array
 
 

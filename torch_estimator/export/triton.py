@@ -26,7 +26,9 @@ _TYPES = {
 }
 
 
-def config_of(manifest: Manifest, name: str, *, max_batch: int = 64, max_delay_ms: float = 0.0) -> str:
+def config_of(
+    manifest: Manifest, name: str, *, max_batch: int = 64, max_delay_ms: float = 0.0, version: int | None = None
+) -> str:
     """Return the configuration of an export, as protocol buffers in text form.
 
     The inputs and outputs are those of all signatures under their names in the graph, which Triton uses. Inputs with a
@@ -37,6 +39,7 @@ def config_of(manifest: Manifest, name: str, *, max_batch: int = 64, max_delay_m
         name: Name of the model, which is that of the directory.
         max_batch: Largest batch that Triton makes of several requests.
         max_delay_ms: How long Triton waits for more requests, in milliseconds.
+        version: The version that Triton serves; None for the newest one.
 
     Raises:
         ExportError: A tensor does not have the batch as its first dimension.
@@ -48,17 +51,26 @@ def config_of(manifest: Manifest, name: str, *, max_batch: int = 64, max_delay_m
         outputs |= {info.tensor: info for info in signature.outputs.values()}
     tensors = [_tensor("input", info) for info in inputs.values()]
     tensors += [_tensor("output", info) for info in outputs.values()]
+    policy = "" if version is None else f"version_policy {{ specific {{ versions: {version} }} }}\n"
     delay = math.floor(1000 * max_delay_ms)
     return (
         f"name: {json.dumps(name)}\n"
         'backend: "onnxruntime"\n'
         f"max_batch_size: {max_batch}\n"
         f"dynamic_batching {{ max_queue_delay_microseconds: {delay} }}\n"
+        f"{policy}"
         "instance_group [ { kind: KIND_CPU count: 1 } ]\n" + "".join(tensors)
     )
 
 
-def write_config(directory: str, manifest: Manifest, *, max_batch: int = 64, max_delay_ms: float = 0.0) -> str:
+def write_config(
+    directory: str,
+    manifest: Manifest,
+    *,
+    max_batch: int = 64,
+    max_delay_ms: float = 0.0,
+    is_default: bool = False,
+) -> str:
     """Write ``config.pbtxt`` beside an export; return its path.
 
     Args:
@@ -66,6 +78,7 @@ def write_config(directory: str, manifest: Manifest, *, max_batch: int = 64, max
         manifest: Description of the export.
         max_batch: As for `config_of`.
         max_delay_ms: As for `config_of`.
+        is_default: Whether Triton serves this version even where there is a newer one.
 
     Raises:
         ExportError: The directory's name is not a number, or the file cannot be written.
@@ -77,7 +90,13 @@ def write_config(directory: str, manifest: Manifest, *, max_batch: int = 64, max
             "give an export of an exporter, or a version of a registry."
         )
     path = files.join(model, CONFIG_FILE)
-    text = config_of(manifest, files.basename(model), max_batch=max_batch, max_delay_ms=max_delay_ms)
+    text = config_of(
+        manifest,
+        files.basename(model),
+        max_batch=max_batch,
+        max_delay_ms=max_delay_ms,
+        version=int(version) if is_default else None,
+    )
     try:
         files.write_atomic(path, text.encode())
     except OSError as error:

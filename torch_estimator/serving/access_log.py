@@ -39,7 +39,7 @@ class AccessLog:
         try:
             self._file = sys.stdout if path == "-" else open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
         except OSError as error:
-            raise InvalidValueError(f"the access log {path} cannot be opened: {files.reason(error)}") from error
+            raise InvalidValueError(f"the access log {path} cannot be opened: {files.reason(error)}.") from error
 
     def write(self, scope: Scope, answered: Answered, secs: float) -> None:
         """Write the line of one request.

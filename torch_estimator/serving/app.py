@@ -209,10 +209,7 @@ class ServingApp:
         else:
             call = tensorflow_rest.read_examples(body, version, target.method)
         answered.instances = call.rows
-        try:
-            result = await self.service.predict(version, call.signature, call.columns, call.rows)
-        except RequestError as error:
-            raise await self.service.naming_instance(error, version, call.signature, call.columns, call.rows) from error
+        result = await self.service.predict_instances(version, call.signature, call.columns, call.rows)
         if target.method == "predict":
             answer = tensorflow_rest.write_predict(call, result)
         else:

@@ -32,6 +32,9 @@ logger = logging.getLogger("torch_estimator")
 # A batch that takes longer than this is run in a thread, so that the event loop goes on reading requests.
 _FAST_SECS = 0.004
 
+# Seconds until the first new attempt to load a version. It may have failed because its files are still being copied.
+_FIRST_RETRY_SECS = 1.0
+
 # Seconds between two looks for new models in a registry.
 _DISCOVER_SECS = 2.0
 
@@ -85,9 +88,16 @@ class DirectorySource:
         self._complete: set[int] = set()
 
     def find(self) -> Found:
+        versions = self._list()
+        if self._complete and not versions:
+            raise ExportError(f"{self.where} had versions and has none now; those that are loaded stay.")
+        self._complete = set(versions)
+        return Found(versions)
+
+    def _list(self) -> dict[int, str]:
         if files.exists(files.join(self.where, SIGNATURES_FILE)):
             name = files.basename(self.where)
-            return Found({int(name) if name.isascii() and name.isdigit() else 1: self.where})
+            return {int(name) if name.isascii() and name.isdigit() else 1: self.where}
         versions = {}
         for name in (entry.strip("/") for entry in files.listdir(self.where)):
             if not (name.isascii() and name.isdigit()):
@@ -95,10 +105,7 @@ class DirectorySource:
             directory = files.join(self.where, name)
             if int(name) in self._complete or files.exists(files.join(directory, SIGNATURES_FILE)):
                 versions[int(name)] = directory
-        if self._complete and not versions:
-            raise ExportError(f"{self.where} had versions and has none now; those that are loaded stay.")
-        self._complete = set(versions)
-        return Found(versions)
+        return versions
 
 
 class RegistrySource:
@@ -277,9 +284,18 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a version could not be loaded, and when to try again, as `time.monotonic` gives it."""
+    """Why a version could not be loaded, and when to try again.
+
+    Attributes:
+        problem: The reason.
+        sizes: Size of each file of the version; empty if they cannot be read.
+        pause_secs: Seconds until the next attempt.
+        retry_at: When that is, as `time.monotonic` gives it.
+    """
 
     problem: str
+    sizes: Mapping[str, int]
+    pause_secs: float
     retry_at: float
 
 
@@ -291,7 +307,8 @@ class Catalog:
         threads: Threads of one onnxruntime session.
         poll_secs: Seconds between two looks for changes.
         retry_secs: Seconds after which a version that could not be loaded is tried again. Exports never change, but a
-            store may have failed for a while.
+            store may have failed for a while. While files of the version still change, as in a copy, it is tried
+            earlier: after one second, then after twice as long each time.
         observe: Called with the model, the version and the number of instances of each batch.
     """
 
@@ -395,6 +412,15 @@ class Catalog:
         self._look()
         wait([load for model in self._models.values() for load in model.loads.values()])
         self._look()
+        # In place of a version that could not be loaded, an older one may be loading now.
+        while loads := [
+            load
+            for model in self._models.values()
+            for number, load in model.loads.items()
+            if number not in model.failures
+        ]:
+            wait(loads)
+            self._look()
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -428,9 +454,13 @@ class Catalog:
         self._discovered = time.monotonic()
         try:
             names = self._registry.models()
-            if self._models and not files.listdir(self._registry.url):
-                # Even the last model that is deleted leaves its history.
-                raise RegistryError(f"{self._registry.url} had models and is empty now; those that are loaded stay.")
+            # A model that is deleted leaves the directory of its history. One without a directory is away, with the
+            # registry or alone, and may come back.
+            gone = [
+                name
+                for name, model in self._models.items()
+                if name not in names and isinstance(model.source, RegistrySource) and files.exists(model.source.where)
+            ]
         except Exception as error:
             if str(error) != self._registry_problem:
                 self._registry_problem = str(error)
@@ -442,15 +472,16 @@ class Catalog:
             if name not in models:
                 logger.info("Model %s is served.", name)
                 models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy, is_expected=False)
-        for name, model in self._models.items():
-            if name not in names and isinstance(model.source, RegistrySource):
-                logger.info("Model %s is gone from the registry.", name)
-                del models[name]
+        for name in gone:
+            logger.info("Model %s is gone from the registry.", name)
+            del models[name]
         if models.keys() != self._models.keys():
             self._set_models(models)
 
     def _update(self, name: str, model: _Model) -> None:
         found, before = model.source.find(), model.state
+        # Take these first: which version is chosen depends on those that have failed.
+        versions = {**before.versions, **self._take_loaded(name, model, found)}
         chosen = {*_chosen(model, found), found.default, *found.labels.values()}
         wanted = sorted(number for number in chosen if number is not None and number in found.versions)
         model.is_expected = model.is_expected or bool(found.versions)
@@ -464,7 +495,6 @@ class Catalog:
                 there,
             )
         model.lacks_versions = not wanted
-        versions = {**before.versions, **self._take_loaded(name, model)}
         model.failures = {number: one for number, one in model.failures.items() if number in found.versions}
         for number in wanted:
             failure = model.failures.get(number)
@@ -499,7 +529,7 @@ class Catalog:
         states.update(dict.fromkeys(loaded, ("AVAILABLE", "")))
         model.state = ModelState(loaded, default, labels, states)
 
-    def _take_loaded(self, name: str, model: _Model) -> dict[int, Version]:
+    def _take_loaded(self, name: str, model: _Model, found: Found) -> dict[int, Version]:
         """Return the versions that have been loaded since the last look; log those that could not be loaded."""
         loaded = {}
         for number in [number for number, load in model.loads.items() if load.done()]:
@@ -512,7 +542,13 @@ class Catalog:
                 failure = model.failures.get(number)
                 if failure is None or failure.problem != problem:
                     logger.error("Version %d of model %s is left out: %s", number, name, problem)
-                model.failures[number] = _Failure(problem, time.monotonic() + self._retry_secs)
+                sizes = _sizes(found.versions.get(number))
+                pause_secs = self._retry_secs
+                if failure is None:
+                    pause_secs = min(_FIRST_RETRY_SECS, pause_secs)
+                elif sizes != failure.sizes:
+                    pause_secs = min(2 * failure.pause_secs, pause_secs)
+                model.failures[number] = _Failure(problem, sizes, pause_secs, time.monotonic() + pause_secs)
         return loaded
 
     def _load(self, name: str, number: int, directory: str) -> Version:
@@ -528,6 +564,15 @@ class Catalog:
         )
         logger.info("Model %s has loaded version %d in %.2f s.", name, number, time.monotonic() - began)
         return version
+
+
+def _sizes(directory: str | None) -> dict[str, int]:
+    """Return the size of each file of a version; an empty dict if they cannot be read."""
+    try:
+        return {} if directory is None else files.all_files(directory)
+    except Exception:
+        # A file may vanish meanwhile, and stores raise errors of their own kinds.
+        return {}
 
 
 def _chosen(model: _Model, found: Found) -> list[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+
 
 class RequestError(Exception):
     """A request cannot be answered as it is.
@@ -17,3 +20,14 @@ class RequestError(Exception):
         self.status = status
         self.message = message
         self.retry_secs = retry_secs
+
+
+def option_to_change(error: Exception, port: str) -> str:
+    """Return which option of the command line to change if the server cannot listen on its address.
+
+    Args:
+        error: What the system has raised.
+        port: The option that names the port.
+    """
+    is_host = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+    return "--host" if is_host else port

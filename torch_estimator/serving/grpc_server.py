@@ -30,7 +30,7 @@ from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.app import Answered, ServingApp
 from torch_estimator.serving.batcher import Result
 from torch_estimator.serving.catalog import Version
-from torch_estimator.serving.errors import RequestError
+from torch_estimator.serving.errors import RequestError, option_to_change
 from torch_estimator.serving.open_inference import (
     EXTENSIONS,
     InferCall,
@@ -109,7 +109,7 @@ def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket
         reserved.close()
         raise InvalidValueError(
             f"gRPC cannot listen on {options.host}, port {options.grpc_port}: {error.strerror}; choose another "
-            "--grpc-port."
+            f"{option_to_change(error, '--grpc-port')}."
         ) from error
     return replace(options, grpc_port=port), reserved
 
@@ -256,7 +256,7 @@ class GrpcServer:
         answered.model, answered.version = version.model, version.number
         call = read_infer(request, version)
         answered.instances = call.rows
-        result = await self._service.predict(version, call.signature, call.columns, call.rows)
+        result = await self._service.predict_instances(version, call.signature, call.columns, call.rows)
         return write_infer(call, result, version)
 
 

@@ -200,8 +200,8 @@ class Parent:
         """Run nodes until a signal comes; return the exit status.
 
         Returns:
-            2 if the models cannot be served at all, 1 if the first node has failed, and otherwise the negative number
-            of the signal that ended the server.
+            2 if the models cannot be served at all, 1 if the first node has failed, 0 if SIGTERM came and everything
+            was answered, and otherwise the negative number of the signal that ended the server.
         """
         signal.set_wakeup_fd(self._wakes.fileno())
         for number in _SIGNALS:
@@ -398,7 +398,7 @@ class Parent:
             number = self._signals.pop(0)
             if self._kill_at is None:
                 logger.info("The server answers what it has, and ends; a second signal ends it at once.")
-                self._end(-number)
+                self._end(0 if number == signal.SIGTERM else -number)
             else:
                 self._kill_all()
 
@@ -415,6 +415,7 @@ class Parent:
         self._listener.close()
 
     def _kill_all(self) -> None:
+        self._status = self._status or -signal.SIGTERM
         for node in self._nodes:
             node.process.kill()
         self._kill_at = time.monotonic() + _KILL_SECS

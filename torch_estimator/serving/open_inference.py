@@ -137,7 +137,7 @@ class OpenInferenceRest:
             raise RequestError(415, "The server takes no compressed bodies; send it without Content-Encoding.")
         call = read_infer(body, header(scope, _LENGTH_HEADER), version)
         answered.instances = call.rows
-        result = await self._service.predict(version, call.signature, call.columns, call.rows)
+        result = await self._service.predict_instances(version, call.signature, call.columns, call.rows)
         answer, headers = write_infer(call, result, version)
         await respond(send, 200, answer, headers)
 

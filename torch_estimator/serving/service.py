@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from torch_estimator.errors import InvalidValueError, UserError
-from torch_estimator.export.feeds import CsvRowError
+from torch_estimator.export.feeds import problem_of_row
 from torch_estimator.export.instances import first_wrong
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import BatchLimits, Columns, Result
@@ -89,21 +89,27 @@ class PredictionService:
             logger.error("Version %d of model %s failed: %s", version.number, version.model, error)
             raise RequestError(500, str(error)) from error
 
-    async def naming_instance(
-        self, error: RequestError, version: Version, signature: str, columns: Columns, rows: int
-    ) -> RequestError:
-        """Return an error that names the first instance of a request that does not fit the signature.
+    async def predict_instances(self, version: Version, signature: str, columns: Columns, rows: int) -> Result:
+        """Run a version as `predict` does, for a client that has given several instances.
 
         Args:
-            error: What `predict` has raised.
-            version: Its argument, as the following ones are.
+            version: As for `predict`, as the following ones are.
             signature: Name of the signature.
             columns: Inputs by name.
             rows: Number of instances.
 
-        Returns:
-            `error` itself if it is about something else.
+        Raises:
+            RequestError: As for `predict`. If an input is wrong, the message names the instance.
         """
+        try:
+            return await self.predict(version, signature, columns, rows)
+        except RequestError as error:
+            raise await self._naming_instance(error, version, signature, columns, rows) from error
+
+    async def _naming_instance(
+        self, error: RequestError, version: Version, signature: str, columns: Columns, rows: int
+    ) -> RequestError:
+        """Return an error that names the first wrong instance; `error` itself if it is about something else."""
         if not isinstance(error.__cause__, InvalidValueError):
             return error
         search = partial(first_wrong, partial(version.check, signature=signature), columns, rows)
@@ -114,8 +120,7 @@ class PredictionService:
         if found is None:
             return error
         index, problem = found
-        text = f"the CSV row {problem.problem}" if isinstance(problem, CsvRowError) else str(problem)
-        return RequestError(error.status, f"Instance {index}: {text}")
+        return RequestError(error.status, f"Instance {index}: {problem_of_row(problem)}")
 
     def describe(self) -> dict[str, Any]:
         """Return the name and the version of this server."""

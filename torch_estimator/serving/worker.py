@@ -21,6 +21,7 @@ from prometheus_client import values
 from torch_estimator.errors import InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.connection import Connection
+from torch_estimator.serving.errors import option_to_change
 from torch_estimator.serving.http_server import HttpServer, Place
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
@@ -51,7 +52,8 @@ def listen(options: ServingOptions) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise InvalidValueError(
-            f"the server cannot listen on {options.host}, port {options.port}: {error}; choose another --port."
+            f"the server cannot listen on {options.host}, port {options.port}: {error}; choose another "
+            f"{option_to_change(error, '--port')}."
         ) from error
     listener.listen(BACKLOG)
     return listener

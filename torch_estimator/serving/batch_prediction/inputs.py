@@ -10,6 +10,7 @@ import csv
 import glob
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,9 @@ _CHUNK_ROWS = 2**16
 _SLACK_BYTES = 2**12
 _MOST_LINE_BYTES = 2**28
 _GZIP = b"\x1f\x8b"
+
+# What an integer looks like that may not fit into 64 bits.
+_MANY_DIGITS = re.compile(rb"[0-9]{20}|-9[0-9]{18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +328,7 @@ class JsonReader(_TextReader):
         return self._plan(number, InputFile(url=url, version=version_of(url), start=start, size=size))
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
-        loads = _json_loads()
+        loads = _json_loads(exact=bool(self.keys))
         lines = self._lines(file, chunk).split(b"\n")[:-1]
         instances: list[Any] = []
         keys: list[tuple[Any, ...]] = []
@@ -579,8 +583,12 @@ def _not_text(error: UnicodeDecodeError) -> str:
     return f"The line is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}."
 
 
-def _json_loads() -> Any:
-    """Return a function that reads a line of JSON and raises a ValueError with the reason."""
+def _json_loads(*, exact: bool) -> Any:
+    """Return a function that reads a line of JSON and raises a ValueError with the reason.
+
+    Args:
+        exact: Whether integers stay exact that do not fit into 64 bits, as keys must.
+    """
     try:
         from orjson import loads
     except ImportError:
@@ -588,7 +596,9 @@ def _json_loads() -> Any:
 
     def read(line: bytes) -> Any:
         try:
-            return loads(line) if loads is not json.loads else _slowly(line)
+            # orjson reads such integers as floats.
+            is_slow = loads is json.loads or (exact and _MANY_DIGITS.search(line))
+            return _slowly(line) if is_slow else loads(line)
         except ValueError:
             # Read it again: orjson refuses NaN and Infinity, which TensorFlow Serving takes.
             return _slowly(line)

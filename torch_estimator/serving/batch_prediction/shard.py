@@ -23,7 +23,7 @@ import numpy as np
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.export.feeds import CsvRowError
+from torch_estimator.export.feeds import problem_of_row
 from torch_estimator.json_text import parse_json
 from torch_estimator.serving.batch_prediction.columns import Array, Texts
 from torch_estimator.serving.batch_prediction.encoded_model import EncodedModel
@@ -250,10 +250,9 @@ class ShardWriter:
         for row in range(rows):
             try:
                 self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()}, 1)
-            except CsvRowError as error:
-                wrong[row] = f"The CSV row {error.problem}"
             except InvalidValueError as error:
-                wrong[row] = str(error)
+                problem = problem_of_row(error)
+                wrong[row] = problem[:1].upper() + problem[1:]
             except ExportError as error:
                 failures += 1
                 wrong[row] = f"The model cannot be run on this row: {error}"
