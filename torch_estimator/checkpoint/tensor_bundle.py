@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.data.tfrecord import masked_crc32c
 from torch_estimator.errors import CheckpointError
+from torch_estimator.tfrecord.records import masked_crc32c
 
 INDEX_SUFFIX = ".index"
 
