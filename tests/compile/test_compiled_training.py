@@ -200,6 +200,20 @@ def test_short_jobs_are_not_compiled(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert not [record for record in caplog.records if "ompil" in record.msg]
 
 
+def test_a_training_with_nothing_to_compile_looks_at_few_of_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    block_of = compiled_runner.block_of
+    monkeypatch.setattr(compiled_runner, "block_of", lambda batches: looks.append(1) or block_of(batches))
+    monkeypatch.setattr(compiled_runner, "_REST_SECS", 1000.0)
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=30)
+    # The first step is taken before the optimizer of `torch.optim` has its state, and is not counted.
+    assert len(looks) == 2
+    assert_same_variables(auto, job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=30))
+
+
 @pytest.mark.parametrize("often", [False, True])
 def test_a_change_by_a_hook_takes_effect(
     tmp_path: Path, compilations: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch, often: bool

@@ -42,6 +42,10 @@ _MOST_CHANGES = 4
 # Seconds between two searches of the cache for a step that another process may have compiled.
 _LOOK_UP_EVERY_SECS = 1.0
 
+# While there is no compiled step and none is worth compiling, steps in Python are taken for this time before the layout
+# of a batch is looked at again. Looking takes a tenth of the time of a small step in Python.
+_REST_SECS = 0.1
+
 
 @dataclasses.dataclass(slots=True)
 class _LayoutState:
@@ -112,6 +116,9 @@ class CompiledRunner(StepRunner):
         self._idle = IdleCores()
         # The name of a step that was not compiled because no core was idle, and the reason to log.
         self._skipped: tuple[str, str] | None = None
+        # The state to which steps count that are taken in Python without a look, and the end of this time.
+        self._resting: _LayoutState | None = None
+        self._rest_until = 0.0
         self.in_python = False
         # The compiler and the detector are made together for the first layout, and dropped after a change of the model.
         self._compiler: StepCompiler | None = None
@@ -166,10 +173,10 @@ class CompiledRunner(StepRunner):
     def take(self, batches: Batches, context: RunContext) -> list[float]:
         """Train on batches one after the other and return the loss of each; stop after a loss that is not finite."""
         losses: list[float] = []
-        block = self._prepare(batches)
+        block = None if self._is_resting() else self._prepare(batches)
         while len(losses) < batches.count:
-            state = self._layout_state(block, batches, len(losses), context)
-            if state is None or state.compiled is None or self.in_python:
+            state = self._resting if block is None else self._layout_state(block, batches, len(losses), context)
+            if block is None or state is None or state.compiled is None or self.in_python:
                 losses.append(self._take_in_python(batches.batch(len(losses)), state, context))
             else:
                 more, failed = self._take_compiled(state.compiled, block, batches, len(losses), context)
@@ -182,6 +189,10 @@ class CompiledRunner(StepRunner):
             # Release the block after its last batches, so that its memory can be freed while the next block is read.
             self._block = None
         return losses
+
+    def _is_resting(self) -> bool:
+        """Return whether to take steps in Python without looking for a compiled step or a reason to compile one."""
+        return self._resting is not None and time.monotonic() < self._rest_until
 
     def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
         """Return whether a compiled step is ready for the first of these batches.
@@ -235,7 +246,7 @@ class CompiledRunner(StepRunner):
 
     def _drop(self) -> None:
         """Drop all compiled steps, and stop waiting for compilations that are running."""
-        self._skipped = None
+        self._skipped = self._resting = None
         self.__exit__()
         self._layouts, self._compiler, self._detector = {}, None, None
 
@@ -396,6 +407,7 @@ class CompiledRunner(StepRunner):
             if not (self._waits or self._is_worth_it(state, context)):
                 if self._skipped is None and (why := missing_core(state.eager_secs, self._idle)):
                     self._skipped = self._name_of(batch), why
+                self._resting, self._rest_until = state, time.monotonic() + _REST_SECS
                 return
             if state.is_compiled_elsewhere and not is_look_up_due:
                 # Wait until the step of the other process appears in the cache.
