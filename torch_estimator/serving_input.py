@@ -1,4 +1,4 @@
-"""Serving inputs, which describe the inputs of an exported model: raw columns, JSON values or rows of CSV.
+"""Serving inputs, which describe the inputs of an exported model: raw columns, JSON values, rows of CSV or tf.Examples.
 
 Pass a serving input to `Estimator.export_saved_model` or to an exporter.
 
@@ -23,22 +23,24 @@ from torch_estimator.data.columns import is_strings
 from torch_estimator.data.feature_structure import Leaf, Structure, describe, leaves
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import is_float
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, raw_features_of
+from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, raw_features_of
+from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature, as_feature_spec
 
 Default = str | float | int | list[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInput:
-    """Description of an exported model's inputs; created by `raw_features`, `json`, `like` and `csv`.
+    """Description of an exported model's inputs; created by `raw_features`, `json`, `like`, `csv` and `examples`.
 
     Attributes:
-        kind: ``"raw_features"``, ``"json"`` or ``"csv"``.
+        kind: ``"raw_features"``, ``"json"``, ``"csv"`` or ``"examples"``.
         inputs: Inputs by name. For CSV, the fields of a row that the model uses.
         defaults: Values of inputs that a caller may omit. For CSV, values of empty fields.
         transform: Module that runs before the model, or None.
         column_names: For CSV, the names of all fields of a row.
         structure: Structure of the features that a module without columns takes, as given to `like`, or None.
+        feature_spec: For tf.Examples, their features by name.
 
     >>> columns = [fc.numeric_column("age"), fc.categorical_column_with_hash_bucket("job", 100)]
     >>> receiver = te.serving_input.raw_features(columns, defaults={"job": ""})
@@ -46,12 +48,13 @@ class ServingInput:
     ('raw_features', ['age', 'job'], {'job': ''})
     """
 
-    kind: Literal["raw_features", "json", "csv"]
+    kind: Literal["raw_features", "json", "csv", "examples"]
     inputs: dict[str, RawFeature]
     defaults: dict[str, Default] = field(default_factory=dict)
     transform: nn.Module | None = None
     column_names: tuple[str, ...] = ()
     structure: Structure | None = None
+    feature_spec: dict[str, FixedLenFeature | VarLenFeature] = field(default_factory=dict)
 
 
 def raw_features(
@@ -207,6 +210,44 @@ def csv(
             given.setdefault(key, feature.missing)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind="csv", inputs=inputs, defaults=checked, transform=transformer, column_names=names)
+
+
+def examples(feature_spec: Mapping[str, Any]) -> ServingInput:
+    """Return a serving input with the single input ``examples``: serialized tf.Examples, bytes ``[batch]``.
+
+    In JSON an instance is ``{"b64": "..."}``. A feature that a tf.Example lacks gets its `default_value`, and is an
+    error without one; a missing list is empty. The features are parsed before the graph runs, so that only
+    `ExportedModel`, ``estimator serve`` and ``estimator predict`` take such requests. This is the counterpart of
+    ``tf.estimator.export.build_parsing_serving_input_receiver_fn``.
+
+    Args:
+        feature_spec: `FixedLenFeature` or `VarLenFeature` by name, such as
+            ``te.feature_column.make_parse_example_spec(columns)``.
+
+    Raises:
+        InvalidTypeError: The spec is not a dict of such features, or has one of bytes.
+
+    >>> receiver = te.serving_input.examples(fc.make_parse_example_spec([fc.numeric_column("age", default_value=40)]))
+    >>> receiver.kind, list(receiver.inputs)
+    ('examples', ['age'])
+    """
+    spec: dict[str, FixedLenFeature | VarLenFeature] = {}
+    inputs: dict[str, RawFeature] = {}
+    for name, feature in as_feature_spec(feature_spec).items():
+        if not isinstance(feature, FixedLenFeature | VarLenFeature) or feature.dtype == "bytes":
+            raise InvalidTypeError(
+                f"a served tf.Example holds FixedLenFeature and VarLenFeature of numbers or text, but {name!r} is "
+                f"{feature!r}."
+            )
+        shape = LISTS if isinstance(feature, VarLenFeature) else tuple(feature.shape) or (1,)
+        spec[name] = feature
+        inputs[name] = RawFeature(key=name, dtype=feature.dtype, shape=shape)
+    defaults: dict[str, Default] = {}
+    for name, feature in spec.items():
+        if isinstance(feature, FixedLenFeature) and feature.default_value is not None:
+            values = list(feature.default_value)
+            defaults[name] = values[0] if len(values) == 1 else values
+    return ServingInput(kind="examples", inputs=inputs, defaults=defaults, feature_spec=spec)
 
 
 def _by_name(

@@ -60,6 +60,8 @@ def _everything(manifest: Manifest) -> Iterator[str]:
         f" at global step {manifest.global_step}." if manifest.global_step is not None else "."
     )
     yield from _csv(manifest)
+    if manifest.examples is not None:
+        yield f"Features of a tf.Example: {', '.join(manifest.examples.fields)}."
     yield from _hashing(manifest.hashing)
 
 

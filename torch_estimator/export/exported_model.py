@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.export.feeds import ListFeed, as_lists, as_tensor, filled, matched, read_rows
+from torch_estimator.export.feeds import ListFeed, as_lists, as_tensor, filled, matched, read_examples, read_rows
 from torch_estimator.export.signatures import (
     MODEL_FILE,
     NUMPY_TYPES,
@@ -137,6 +137,12 @@ class ExportedModel:
                 raise InvalidValueError(
                     f"Unexpected tensor name: {name}; the inputs are {', '.join(signature.inputs)}."
                 )
+        examples = self.manifest.examples
+        for name, info in signature.inputs.items():
+            if examples is not None and info.tensor == examples.tensor:
+                if name not in inputs:
+                    raise InvalidValueError(f"Input {name} was missing; it takes serialized tf.Examples.")
+                return read_examples(name, inputs[name], examples)
         feeds: dict[str, Array] = {}
         lists: dict[str, ListFeed] = {}
         sizes: dict[str, int] = {}

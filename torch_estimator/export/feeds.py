@@ -1,6 +1,7 @@
 """Checks of a caller's inputs, and conversion of the inputs to the arrays that onnxruntime takes.
 
-`as_tensor` converts a batch of equally shaped rows, `as_lists` rows of different lengths, `read_rows` rows of CSV.
+`as_tensor` converts a batch of equally shaped rows, `as_lists` rows of different lengths, `read_rows` rows of CSV, and
+`read_examples` serialized tf.Examples.
 
 onnxruntime converts bytes and None to their `repr` and reads past the end of fixed-width strings. Strings are therefore
 always passed as object arrays of `str`.
@@ -12,13 +13,16 @@ import csv
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, TensorInfo
+from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, ExampleFormat, TensorInfo, feature_of
+from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
+from torch_estimator.tfrecord.parser import Examples
 
 Array = npt.NDArray[Any]
 
@@ -197,6 +201,71 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
     if not any('"' in row for row in rows):
         return None
     return np.array(fields, dtype=object).reshape(len(rows), len(names))
+
+
+def read_examples(name: str, value: Any, example_format: ExampleFormat) -> tuple[dict[str, Array], int]:
+    """Parse serialized tf.Examples. Return an array for each of their features, and the number of rows.
+
+    Args:
+        name: Name of the input, for messages.
+        value: A list or array of bytes, one tf.Example each.
+        example_format: The features, whose missing values get their defaults.
+
+    Raises:
+        InvalidValueError: A value is not a tf.Example, or lacks a feature that has no default.
+    """
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise _not_a_batch(name, value)
+    serialized = [_serialized(name, item) for item in np.asarray(value, dtype=object).reshape(-1)]
+    lengths = np.array([len(one) for one in serialized], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    features = {column: feature_of(field) for column, field in example_format.fields.items()}
+    examples = Examples(features, b"".join(serialized), starts, lengths)
+    for row in np.flatnonzero(examples.wrong())[:1].tolist():
+        problem = examples.problem(row)
+        where = f", row {row} (from 0)" if len(examples) > 1 else ""
+        column = "" if problem.column is None else f"{problem.column!r}: "
+        raise InvalidValueError(f"Input {name}{where}: {column}{problem.text}.")
+    return {column: _of_examples(column, feature, examples) for column, feature in features.items()}, len(serialized)
+
+
+def _serialized(name: str, item: Any) -> bytes:
+    if not isinstance(item, str | bytes):
+        raise InvalidValueError(
+            f'Input {name} takes serialized tf.Examples, in JSON as {{"b64": "..."}}, but has {item!r:.100}.'
+        )
+    return item.encode() if isinstance(item, str) else item
+
+
+def _of_examples(column: str, feature: FixedLenFeature | VarLenFeature, examples: Examples) -> Array:
+    """Return the values of one feature, ``[rows, *shape]``, or lists that are padded to the longest one."""
+    rows = len(examples)
+    is_text = feature.dtype == "string"
+    values = _texts_of(column, examples) if is_text else examples.numbers(column)
+    if isinstance(feature, FixedLenFeature):
+        if is_text:
+            texts = np.empty((rows, feature.size), dtype=object)
+            missing = examples.is_missing(column)
+            texts[~missing] = values.reshape(-1, feature.size)
+            texts[missing] = feature.default_value
+            values = texts
+        return values.reshape(rows, *(feature.shape or (1,)))
+    lengths = examples.counts(column)
+    padding = {"string": "", "float32": 0.0, "int64": -1}[feature.dtype]
+    tensor = np.full((rows, max(int(lengths.max(initial=0)), 1)), padding, dtype=object if is_text else feature.dtype)
+    tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = values
+    return tensor
+
+
+def _texts_of(column: str, examples: Examples) -> Array:
+    data, offsets = examples.texts(column)
+    content = data.tobytes()
+    texts = np.empty(len(offsets) - 1, dtype=object)
+    try:
+        texts[:] = [content[begin:end].decode() for begin, end in pairwise(offsets.tolist())]
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"{column!r} of a tf.Example is not UTF-8 text.") from error
+    return texts
 
 
 def _strings(name: str, value: Any) -> Array:

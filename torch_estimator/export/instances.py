@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.signatures import Signature
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.export.signatures import ExampleFormat, Signature
 from torch_estimator.json_text import shortened
+from torch_estimator.tfrecord.encoder import ExampleEncoder
 
 _NESTED = {list, dict}
 
@@ -100,6 +101,28 @@ def first_wrong(
     return stop - 1, refused
 
 
+def to_example(instance: Mapping[str, Any], example_format: ExampleFormat) -> bytes:
+    """Return a JSON object with values by feature as a serialized tf.Example.
+
+    Raises:
+        InvalidValueError: A value does not have the type of its feature.
+    """
+    row = {}
+    for name, given in instance.items():
+        value = decoded(given, name)
+        field = example_format.fields.get(name)
+        if field is not None and field.dtype != "string":
+            array = np.asarray(value)
+            if array.size and array.dtype.kind not in ("iu" if field.dtype == "int64" else "iuf"):
+                raise InvalidValueError(f"Input {name} takes values of {field.dtype}, but has {shortened(given)}.")
+            value = array.astype(field.dtype)
+        row[name] = value
+    try:
+        return ExampleEncoder().encode(row, 0)
+    except (InvalidTypeError, InvalidValueError, ValueError) as error:
+        raise InvalidValueError(f"an instance cannot be a tf.Example: {error}") from error
+
+
 def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
     """Convert arrays of outputs to one dict of plain Python values per row."""
     lists = {name: array.tolist() for name, array in outputs.items()}
@@ -147,7 +170,7 @@ def decoded(value: Any, name: str) -> Any:
         raise InvalidValueError(f"Input {name} takes values, but has the object {shortened(dict(value))}.")
     try:
         return base64.b64decode(encoded, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise InvalidValueError(f"Input {name} has {shortened(encoded)}, which is not base64.") from error
 
 

@@ -16,14 +16,16 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.feeds import NUMBER_PATTERNS
 from torch_estimator.export.graph import FLOAT, INT64, STRING, GraphBuilder
 from torch_estimator.export.hash_chains import select
-from torch_estimator.export.signatures import CsvField, CsvFormat, TensorInfo
+from torch_estimator.export.signatures import CsvField, CsvFormat, ExampleField, ExampleFormat, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.lowering import RawTensor
 from torch_estimator.feature_column.raw_feature import RawFeature
 from torch_estimator.serving_input import ServingInput, transform_outputs
+from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 
 DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
 
+_EXAMPLES = "examples"
 _CSV_ROW = "csv_row"
 _CSV_FIELDS = "csv_fields"
 _OUT_OF_RANGE = 1_000_000_000
@@ -37,11 +39,13 @@ class Received:
         raw: Raw columns by key, ``[N, width]``.
         inputs: Inputs of a signature, by name.
         csv: Format of a CSV input, otherwise None.
+        examples: Format of an input of serialized tf.Examples, otherwise None.
     """
 
     raw: dict[str, RawTensor]
     inputs: dict[str, TensorInfo]
-    csv: CsvFormat | None
+    csv: CsvFormat | None = None
+    examples: ExampleFormat | None = None
 
 
 def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
@@ -67,7 +71,19 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
         if len(feature.shape) > 1:
             tensor = graph.op("Reshape", tensor, graph.constant([-1, width], np.int64))
         raw[name] = RawTensor(tensor=tensor, dtype=feature.dtype, width=width)
-    return Received(raw=_transformed(graph, receiver, raw), inputs=inputs, csv=None)
+    raw = _transformed(graph, receiver, raw)
+    if receiver.kind != "examples":
+        return Received(raw=raw, inputs=inputs)
+    fields = {name: _example_field(feature) for name, feature in receiver.feature_spec.items()}
+    # The graph takes parsed features. `ExportedModel` parses what a caller sends, before it runs the graph.
+    called = {_EXAMPLES: TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_EXAMPLES)}
+    return Received(raw=raw, inputs=called, examples=ExampleFormat(tensor=_EXAMPLES, fields=fields))
+
+
+def _example_field(feature: FixedLenFeature | VarLenFeature) -> ExampleField:
+    if isinstance(feature, VarLenFeature):
+        return ExampleField(dtype=feature.dtype)
+    return ExampleField(dtype=feature.dtype, shape=tuple(feature.shape), default=feature.default_value)
 
 
 def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -17,6 +18,7 @@ from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueEr
 from torch_estimator.export.instances import to_columns, to_rows
 from torch_estimator.export.signatures import Signature
 from torch_estimator.export.warmup import ASSETS_EXTRA, MOST_INSTANCES, WARMUP_FILE
+from torch_estimator.tfrecord.encoder import ExampleEncoder
 
 if TYPE_CHECKING:
     from torch_estimator.export.exported_model import ExportedModel
@@ -164,6 +166,9 @@ def _instance(row: Mapping[str, list[Any]], signature: Signature, receiver: Serv
     """Return a row as an instance of a signature."""
     if receiver.kind == "csv":
         return dict.fromkeys(signature.inputs, _csv(row, receiver.column_names))
+    if receiver.kind == "examples":
+        example = ExampleEncoder().encode({name: _typed(row[name], receiver.inputs[name]) for name in row}, 0)
+        return {name: {"b64": base64.b64encode(example).decode()} for name in signature.inputs}
     instance = {}
     for name, info in signature.inputs.items():
         items = row[info.tensor]
@@ -174,6 +179,10 @@ def _instance(row: Mapping[str, list[Any]], signature: Signature, receiver: Serv
         else:
             instance[name] = np.array(items, dtype=object).reshape(info.shape[1:]).tolist()
     return instance
+
+
+def _typed(items: Any, feature: RawFeature) -> Any:
+    return items if feature.dtype == "string" else np.array(items, dtype=feature.dtype)
 
 
 def _csv(row: Mapping[str, list[Any]], column_names: Sequence[str]) -> str:

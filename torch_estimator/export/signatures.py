@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from torch_estimator.errors import ExportError
 from torch_estimator.json_text import parse_json
+from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 
 FORMAT = "torch-estimator-export"
 FORMAT_VERSION = 1
@@ -111,6 +112,34 @@ class CsvFormat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleField:
+    """One feature of serialized tf.Examples that the model uses.
+
+    Attributes:
+        dtype: ``float32``, ``int64`` or ``string``.
+        shape: Shape of one row's values; None if there may be any number of them.
+        default: Values that replace a missing feature. None makes a missing one an error, unless it is a list.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None = None
+    default: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleFormat:
+    """Format of an input whose rows are serialized tf.Examples. They are parsed before the graph runs.
+
+    Attributes:
+        tensor: The `TensorInfo.tensor` of such an input. The graph does not have it.
+        fields: The features by name, which is also that of the graph's input.
+    """
+
+    tensor: str
+    fields: dict[str, ExampleField]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hashing:
     """Hash functions that the ONNX graph applies to strings.
 
@@ -132,12 +161,13 @@ class Manifest:
 
     Attributes:
         signatures: Signatures by name.
-        receiver: Kind of the serving input: ``raw_features``, ``json`` or ``csv``.
+        receiver: Kind of the serving input: ``raw_features``, ``json``, ``csv`` or ``examples``.
         producer: Program that wrote the export.
         version: Version of that program.
         global_step: Step of the exported checkpoint, if known.
         hashing: Hash functions of the graph.
         csv: Format of a CSV input, otherwise None.
+        examples: Format of an input of serialized tf.Examples, otherwise None.
     """
 
     signatures: dict[str, Signature]
@@ -147,6 +177,7 @@ class Manifest:
     global_step: int | None = None
     hashing: Hashing = field(default_factory=Hashing)
     csv: CsvFormat | None = None
+    examples: ExampleFormat | None = None
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, for the file ``signatures.json``."""
@@ -179,6 +210,7 @@ class Manifest:
                 global_step=_of(int | None, content.get("global_step")),
                 hashing=_hashing(content["hashing"]),
                 csv=_csv(content.get("csv")),
+                examples=_examples(content.get("examples")),
             )
             _check_csv(manifest)
             return manifest
@@ -255,6 +287,34 @@ def _csv(content: Mapping[str, Any] | None) -> CsvFormat | None:
             for name, field in content["fields"].items()
         },
     )
+
+
+def _examples(content: Mapping[str, Any] | None) -> ExampleFormat | None:
+    if content is None:
+        return None
+    return ExampleFormat(
+        tensor=_of(str, content["tensor"]),
+        fields={name: _example_field(field) for name, field in content["fields"].items()},
+    )
+
+
+def _example_field(content: Mapping[str, Any]) -> ExampleField:
+    shape, default = _of(list | None, content.get("shape")), _of(list | None, content.get("default"))
+    field = ExampleField(
+        dtype=_of(str, content["dtype"]),
+        shape=None if shape is None else tuple(_of(int, size) for size in shape),
+        default=None if default is None else tuple(default),
+    )
+    # This checks the values.
+    feature_of(field)
+    return field
+
+
+def feature_of(field: ExampleField) -> FixedLenFeature | VarLenFeature:
+    """Return the feature that a field of tf.Examples describes."""
+    if field.shape is None:
+        return VarLenFeature(field.dtype)
+    return FixedLenFeature(field.shape, field.dtype, field.default)
 
 
 def _check_csv(manifest: Manifest) -> None:

@@ -88,7 +88,8 @@ def write_export(
     check_count(warmup_instances)
     if not isinstance(receiver, ServingInput):
         raise ExportError(
-            f"the serving input must be made by te.serving_input.raw_features, json or csv, but got {receiver!r}."
+            "the serving input must be made by te.serving_input.raw_features, json, csv or examples, but got "
+            f"{receiver!r}."
         )
     graph, manifest = build(
         module=module,
@@ -156,6 +157,7 @@ def build(
         global_step=global_step,
         hashing=_hashing(transform),
         csv=received.csv,
+        examples=received.examples,
     )
     return graph, manifest
 

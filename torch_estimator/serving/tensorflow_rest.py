@@ -18,7 +18,7 @@ import numpy.typing as npt
 import orjson
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.instances import InstanceError, bare_value, decoded, to_columns
+from torch_estimator.export.instances import InstanceError, bare_value, decoded, to_columns, to_example
 from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
 from torch_estimator.json_text import parse_json, shortened
 from torch_estimator.serving.batcher import Columns, Result
@@ -125,6 +125,15 @@ def read_examples(body: bytes, version: Version, method: str) -> Call:
         raise RequestError(400, f"'context' must be an object, but got {shortened(context)}.")
     if context:
         examples = [{**context, **one} if isinstance(one, dict) else one for one in examples]
+    example_format = version.export.manifest.examples
+    if example_format is not None:
+        try:
+            examples = [
+                to_example(one, example_format) if isinstance(one, dict) and set(one) != {"b64"} else one
+                for one in examples
+            ]
+        except InvalidValueError as error:
+            raise RequestError(400, str(error)) from error
     return Call(name, _by_column(examples, signature), len(examples), by_row=True)
 
 

@@ -1,0 +1,132 @@
+"""Exports that take serialized tf.Examples: in Python, at the command line and from a server."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import torch_estimator as te
+from tests.export.models import model_of
+from tests.serving.models import app_of, ask, error_of, predict
+from torch_estimator import feature_column as fc
+from torch_estimator import serving_input
+from torch_estimator.cli import main
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.export.exported_model import ExportedModel
+from torch_estimator.export.writer import write_export
+from torch_estimator.tfrecord.encoder import ExampleEncoder
+
+COLUMNS = [
+    fc.numeric_column("age", shape=(2,), default_value=[40.0, 1.0]),
+    fc.numeric_column("size"),
+    fc.indicator_column(fc.categorical_column_with_vocabulary_list("job", ["nurse", "käser"])),
+    fc.indicator_column(fc.categorical_column_with_identity("level", 5)),
+    fc.indicator_column(fc.categorical_column_with_hash_bucket("tags", 10, multivalent=True)),
+]
+ROWS: list[dict[str, Any]] = [
+    {"age": [1.5, 2.5], "size": 1.0, "job": "käser", "level": 3, "tags": ["a", "b"]},
+    {"age": [3.5, 4.5], "size": -1.0, "job": "nurse", "level": 0, "tags": []},
+    {"size": 2.0},
+]
+# What the third row lacks.
+FILLED = {"age": [40.0, 1.0], "job": "", "level": -1, "tags": []}
+
+
+def serialized(row: dict[str, Any]) -> bytes:
+    return ExampleEncoder().encode(row, 0)
+
+
+def in_json(row: dict[str, Any]) -> dict[str, str]:
+    return {"b64": base64.b64encode(serialized(row)).decode()}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two exports of one model: ``examples`` and ``raw``."""
+    base = tmp_path_factory.mktemp("exports")
+    built = model_of([], COLUMNS)
+    spec = fc.make_parse_example_spec(COLUMNS)
+    for name, receiver in (("examples", serving_input.examples(spec)), ("raw", serving_input.raw_features(COLUMNS))):
+        write_export(
+            base / name,
+            module=built.module,
+            transform=built.transform,
+            head=built.head,
+            receiver=receiver,
+            clock=lambda: 1_700_000_000,
+        )
+    return base
+
+
+def test_it_predicts_what_an_export_of_raw_columns_predicts(base: Path) -> None:
+    model = te.ExportedModel.load(base / "examples")
+    full = [{**FILLED, **row} for row in ROWS]
+    raw = te.ExportedModel.load(base / "raw").predict({name: [row[name] for row in full] for name in full[0]})
+    found = model.predict({"examples": [serialized(row) for row in ROWS]})
+    assert list(found) == list(raw)
+    for name, values in raw.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert len(model.predict({"examples": []})["logits"]) == 0
+    lines = Path(model.directory, "assets.extra", "warmup.jsonl").read_text().splitlines()
+    assert {json.loads(line)["signature_name"] for line in lines} == set(model.signatures)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([serialized({"age": [1.0, 2.0]})], "Input examples: 'size': the feature is missing and has no default."),
+        ([serialized(ROWS[0]), b"x"], "row 1 (from 0): the record is not a tf.Example."),
+        ([serialized({"size": 1})], "'size': the values are int64, but the schema reads float32."),
+        ([serialized({"size": 1.0, "job": b"\xff"})], "'job' of a tf.Example is not UTF-8 text."),
+        ([1.5], 'takes serialized tf.Examples, in JSON as {"b64": "..."}, but has 1.5.'),
+    ],
+)
+def test_a_wrong_example_is_refused(base: Path, value: Any, problem: str) -> None:
+    with pytest.raises(InvalidValueError) as error:
+        te.ExportedModel.load(base / "examples").predict({"examples": value})
+    assert problem in str(error.value)
+
+
+def test_the_command_line_predicts_and_shows(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"examples": in_json(row)}) + "\n" for row in ROWS))
+    directory = str(base / "examples")
+    arguments = ["--json-instances", str(file), "--signature-name", "predict", "--format", "json"]
+    assert main(["predict", "--model-dir", directory, *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    wanted = ExportedModel.load(directory).predict({"examples": [serialized(row) for row in ROWS]})
+    assert [row["classes"] for row in found] == wanted["classes"].tolist()
+    assert main(["show", "--dir", str(base / "examples" / "1700000000"), "--all"]) == 0
+    assert "Features of a tf.Example: age, job, level, size, tags." in capsys.readouterr().out
+
+
+def test_a_server_takes_them(base: Path) -> None:
+    wanted = ExportedModel.load(base / "examples").predict({"examples": [serialized(row) for row in ROWS]})
+    logistic = wanted["logistic"].ravel().tolist()
+    with app_of(base / "examples") as app:
+        body = {"signature_name": "predict", "instances": [{"examples": in_json(row)} for row in ROWS]}
+        answer = predict(app, body).json()["predictions"]
+        assert [row["logistic"][0] for row in answer] == pytest.approx(logistic, abs=1e-6)
+        body = {"signature_name": "predict", "inputs": {"examples": [in_json(row) for row in ROWS]}}
+        assert len(predict(app, body).json()["outputs"]["logistic"]) == 3
+        # Classify and regress requests name the features; a whole number is a float where the model takes floats.
+        rows = [{**ROWS[0], "size": 1}, *ROWS[1:]]
+        answer = ask(app, "/v1/models/small:regress", {"examples": rows}).json()
+        assert answer["results"] == pytest.approx(logistic, abs=1e-6)
+        wrong = ask(app, "/v1/models/small:regress", {"examples": [{"size": "large"}]})
+        assert error_of(wrong) == (400, "Input size takes values of float32, but has 'large'.")
+        status, message = error_of(predict(app, {"instances": [{"b64": "é"}]}))
+        assert (status, message) == (400, "Instance 0: Input inputs has 'é', which is not base64.")
+        status, message = error_of(predict(app, {"instances": [in_json(ROWS[0]), in_json({"age": [1.0, 2.0]})]}))
+        assert status == 400
+        assert message == "Instance 1: Input inputs: 'size': the feature is missing and has no default."
+
+
+def test_other_features_are_refused() -> None:
+    with pytest.raises(InvalidTypeError, match="'image' is FixedLenFeature"):
+        serving_input.examples({"image": te.data.FixedLenFeature([], "bytes")})
