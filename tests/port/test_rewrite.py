@@ -68,11 +68,16 @@ def todo(file: PortedFile) -> list[str]:
         ("dataset.prefetch(tf.data.experimental.AUTOTUNE)", "dataset"),
         # Log output.
         ("tf.logging.set_verbosity(tf.logging.WARN)", 'logging.getLogger("torch_estimator").setLevel(logging.WARNING)'),
+        # tf.Examples.
+        (
+            "{'age': tf.io.FixedLenFeature([], tf.int64, default_value=0), 'ids': tf.VarLenFeature(tf.string)}",
+            "{'age': te.data.FixedLenFeature([], \"int64\", default_value=0), 'ids': te.data.VarLenFeature(\"string\")}",
+        ),
         # Serving.
         (
             "tf.estimator.export.build_parsing_serving_input_receiver_fn("
             "tf.feature_column.make_parse_example_spec(columns))",
-            "te.serving_input.raw_features(te.feature_column.schema(columns))",
+            "te.serving_input.examples(te.feature_column.make_parse_example_spec(columns))",
         ),
         (
             "tf.distribute.experimental.MultiWorkerMirroredStrategy("

@@ -22,6 +22,8 @@ from torch_estimator.port.table import (
     Renamed,
 )
 
+# What takes types as strings.
+_TYPED = ("te.feature_column.", "te.data.", "te.classifier_parse_", "te.regressor_parse_")
 _ACTIVATION_ARGUMENTS = ("activation_fn", "dnn_activation_fn")
 _OPTIMIZER_ARGUMENTS = ("optimizer", "dnn_optimizer", "linear_optimizer")
 
@@ -306,11 +308,11 @@ class Reader(cst.CSTVisitor):
         return name is not None and name.name in RENAMED and RENAMED[name.name].target.startswith("te.optim.")
 
     def _convert_value(self, value: cst.BaseExpression, keyword: str | None, rule: Renamed) -> None:
-        """Replace a type of a feature column, or an activation of a premade model."""
+        """Replace a type of a feature column or of a tf.Example's feature, or an activation of a premade model."""
         name = self._names.of(value)
         if name is None:
             return
-        if rule.target.startswith("te.feature_column.") and name.name in TYPES:
+        if rule.target.startswith(_TYPED) and name.name in TYPES:
             self._replace(value, TYPES[name.name])
         elif BY_GENERATION in rule.target and name.name in ACTIVATIONS and keyword in (*_ACTIVATION_ARGUMENTS, None):
             if not self._is_free(ACTIVATIONS[name.name]):

@@ -230,18 +230,19 @@ RENAMED: dict[str, Renamed] = {
     "data.Dataset": Renamed(target="te.data.Dataset"),
     "estimator.inputs.numpy_input_fn": Renamed(target="te.inputs.numpy_input_fn"),
     "estimator.inputs.pandas_input_fn": Renamed(target="te.inputs.pandas_input_fn"),
-    "feature_column.make_parse_example_spec": Renamed(
-        target="te.feature_column.schema",
-        names={"feature_columns": "columns"},
-        note="it describes columns of tables here; nothing reads tf.Example",
-    ),
+    "feature_column.make_parse_example_spec": Renamed(target="te.feature_column.make_parse_example_spec"),
+    "estimator.classifier_parse_example_spec": Renamed(target="te.classifier_parse_example_spec"),
+    "estimator.regressor_parse_example_spec": Renamed(target="te.regressor_parse_example_spec"),
+    **{
+        f"{module}{feature}": Renamed(target=f"te.data.{feature}")
+        for module in ("", "io.")
+        for feature in ("FixedLenFeature", "VarLenFeature")
+    },
     # Serving.
     "estimator.export.build_parsing_serving_input_receiver_fn": Renamed(
-        target="te.serving_input.raw_features",
+        target="te.serving_input.examples",
         positions=1,
-        names={"feature_spec": "columns"},
         by_hand={"default_batch_size": "leave it out"},
-        note="a served model takes plain columns, no serialized tf.Example",
     ),
     **{
         f"estimator.{exporter}": Renamed(
@@ -374,7 +375,7 @@ ACTIVATIONS = {
 """Functions that are rewritten where a premade model gets them as activation."""
 
 TYPES = {name: f'"{name}"' for name in ("string", "int32", "int64", "float32", "float64")}
-"""Types that are rewritten where a feature column gets them as ``dtype``."""
+"""Types that are rewritten where a feature column or a feature of a tf.Example gets them as ``dtype``."""
 
 DELETED = {
     "summary.FileWriterCache.clear",
@@ -391,7 +392,8 @@ _MODEL_FN = "a model_fn returns te.EstimatorSpec with a module and functions: do
 _MODULE = "write it in a torch module: docs/migrate/tf1.md, Layers and losses"
 _FROM_CSV = "te.data.Dataset.from_csv(files, column_names=[…], defaults=[…], label=…) reads and parses the lines"
 _MAKE_CSV = "its defaults are te.data.Dataset.from_csv(files, label=…).shuffle(10_000).repeat().batch(n)"
-_TFRECORD = "convert the files to Parquet once (docs/migrate/tf2.md, Input), then te.data.Dataset.from_parquet"
+_TFRECORD = "te.data.Dataset.from_tfrecord(files, schema=…, label=…) reads and parses the records, many at once"
+_WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
 _SERVING = (
     "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns) or .like(features)"
@@ -470,8 +472,6 @@ ADVICE: dict[str, str] = {
     "feature_column.linear_model": "use fc.FeatureTransform and fc.LinearModel: docs/guides/columns_in_your_model.md",
     "feature_column.sequence_numeric_column": _MISSING,
     "feature_column.shared_embedding_columns": "use fc.shared_embeddings",
-    "estimator.classifier_parse_example_spec": _SERVING,
-    "estimator.regressor_parse_example_spec": _SERVING,
     # Input.
     "data.TextLineDataset": _FROM_CSV,
     "decode_csv": _FROM_CSV,
@@ -479,19 +479,15 @@ ADVICE: dict[str, str] = {
     "data.experimental.CsvDataset": _FROM_CSV,
     "data.experimental.make_csv_dataset": _MAKE_CSV,
     "data.TFRecordDataset": _TFRECORD,
-    "io.TFRecordWriter": "write Parquet files with pyarrow",
-    "python_io": "write Parquet files with pyarrow",
+    "io.TFRecordWriter": _WRITE_TFRECORD,
+    "python_io": _WRITE_TFRECORD,
     "parse_example": _TFRECORD,
     "parse_single_example": _TFRECORD,
     "io.parse_example": _TFRECORD,
     "io.parse_single_example": _TFRECORD,
-    "FixedLenFeature": _TFRECORD,
-    "VarLenFeature": "a column of lists, with multivalent=True on the feature column",
-    "io.FixedLenFeature": _TFRECORD,
-    "io.VarLenFeature": "a column of lists, with multivalent=True on the feature column",
-    "train.Example": _TFRECORD,
-    "train.Features": _TFRECORD,
-    "train.Feature": _TFRECORD,
+    "train.Example": _WRITE_TFRECORD,
+    "train.Features": _WRITE_TFRECORD,
+    "train.Feature": _WRITE_TFRECORD,
     "data.experimental.make_batched_features_dataset": _TFRECORD,
     "contrib.data": "use the methods of te.data.Dataset: docs/migrate/names.md, Operations of a Dataset",
     "data.Dataset": "use the methods of te.data.Dataset: docs/migrate/names.md, Sources of data",
