@@ -70,8 +70,8 @@ def todo(file: PortedFile) -> list[str]:
         ("tf.logging.set_verbosity(tf.logging.WARN)", 'logging.getLogger("torch_estimator").setLevel(logging.WARNING)'),
         # tf.Examples.
         (
-            "{'age': tf.io.FixedLenFeature([], tf.int64, default_value=0), 'ids': tf.VarLenFeature(tf.string)}",
-            "{'age': te.data.FixedLenFeature([], \"int64\", default_value=0), 'ids': te.data.VarLenFeature(\"string\")}",
+            "{'x': tf.io.FixedLenFeature([], tf.int64, default_value=0), 'ids': tf.VarLenFeature(tf.string)}",
+            "{'x': te.data.FixedLenFeature([], \"int64\", default_value=0), 'ids': te.data.VarLenFeature(\"string\")}",
         ),
         # Serving.
         (
