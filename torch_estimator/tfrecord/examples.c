@@ -127,8 +127,11 @@ struct text {
     const uint8_t *at, *end;
 };
 
+/* Without it, -O2 calls these two functions, which takes twice as long; -O3 takes three times as long to compile. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 /* Reads a varint of at most 10 bytes; returns 0 if it does not end. */
-static inline int read_varint(struct text *text, uint64_t *value) {
+ALWAYS_INLINE int read_varint(struct text *text, uint64_t *value) {
     /* Nearly all tags and lengths have one byte. */
     if (text->at < text->end && *text->at < 128) {
         *value = *text->at++;
@@ -146,7 +149,7 @@ static inline int read_varint(struct text *text, uint64_t *value) {
 
 /* Reads the next field of a message; `value` gets its content. Returns the field's number, shifted by 3 and with the
    wire type, as in the message; 0 at the end, and -1 if the message is damaged. */
-static inline int64_t next_field(struct text *message, struct text *value) {
+ALWAYS_INLINE int64_t next_field(struct text *message, struct text *value) {
     uint64_t tag, size;
     if (message->at == message->end)
         return 0;
