@@ -21,14 +21,12 @@ from torch_estimator import tree
 from torch_estimator.data.chunk import as_columns
 from torch_estimator.data.columns import is_strings
 from torch_estimator.data.feature_structure import Leaf, Structure, describe, leaves
+from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import is_float
 from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, raw_features_of
 
 Default = str | float | int | list[Any]
-
-LENGTH = "_length"
-"""End of the names of the lengths that `Dataset.padded_batch` adds to a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +143,7 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None, variable:
     inputs = {name: _feature_of(name, leaf) for name, leaf in described.items()}
     for name in names:
         inputs[name] = replace(inputs[name], shape=(-1, *inputs[name].shape[1:]))
-        inputs.pop(name + LENGTH, None)
+        inputs.pop(name + LENGTH_SUFFIX, None)
     given = dict(defaults or {})
     for key, value in given.items():
         if key not in inputs:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.data.feature_structure import Leaf, Structure, assemble, leaves
+from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import dtype_name
@@ -18,7 +19,7 @@ from torch_estimator.export.receivers import Received
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.floating import cast, floating_dtype
 from torch_estimator.heads.serving import Prediction
-from torch_estimator.serving_input import LENGTH, ServingInput
+from torch_estimator.serving_input import ServingInput
 
 _WIDENED = {
     torch.float16: torch.float32,
@@ -86,7 +87,7 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
 
         def find(name: str, leaf: Leaf) -> Tensor | None:
             key = names[name]
-            if key not in given and (sequence := given.get(key.removesuffix(LENGTH))) is not None:
+            if key not in given and (sequence := given.get(key.removesuffix(LENGTH_SUFFIX))) is not None:
                 # Count by an operation, since the exporter would take a size as a constant.
                 counted = torch.ones_like(sequence.flatten(2)[..., 0] if sequence.dim() > 2 else sequence).sum(1)
                 return counted.reshape(-1, *leaf["shape"]).to(getattr(torch, leaf["dtype"]))
