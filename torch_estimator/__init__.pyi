@@ -12,6 +12,9 @@ from . import (
     experimental as experimental,
 )
 from . import (
+    export as export,
+)
+from . import (
     exporters as exporters,
 )
 from . import (

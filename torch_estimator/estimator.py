@@ -463,6 +463,7 @@ class Estimator:
             global_step=0 if checkpoint is None else checkpoint.step,
             forward=model.spec.forward_features,
             layers=model.spec.forward_layers,
+            export_outputs=model.spec.export_outputs,
             structure=model.structure,
             rows=self.job.builder.seen.rows,
             warmup_instances=warmup_instances,

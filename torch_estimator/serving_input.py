@@ -21,6 +21,7 @@ from torch_estimator import tree
 from torch_estimator.data.chunk import as_columns
 from torch_estimator.data.columns import is_strings
 from torch_estimator.data.feature_structure import Leaf, Structure, describe, leaves
+from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import is_float
 from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, raw_features_of
@@ -41,6 +42,7 @@ class ServingInput:
         column_names: For CSV, the names of all fields of a row.
         structure: Structure of the features that a module without columns takes, as given to `like`, or None.
         feature_spec: For tf.Examples, their features by name.
+        variable: For `like`, the inputs whose rows are sequences of any length.
 
     >>> columns = [fc.numeric_column("age"), fc.categorical_column_with_hash_bucket("job", 100)]
     >>> receiver = te.serving_input.raw_features(columns, defaults={"job": ""})
@@ -55,6 +57,7 @@ class ServingInput:
     column_names: tuple[str, ...] = ()
     structure: Structure | None = None
     feature_spec: dict[str, FixedLenFeature | VarLenFeature] = field(default_factory=dict)
+    variable: tuple[str, ...] = ()
 
 
 def raw_features(
@@ -112,7 +115,7 @@ def json(
     return _by_name("json", columns, defaults, transform)
 
 
-def like(features: Any, defaults: Mapping[str, Default] | None = None) -> ServingInput:
+def like(features: Any, defaults: Mapping[str, Default] | None = None, variable: Sequence[str] = ()) -> ServingInput:
     """Return a serving input with the dtypes and shapes of example features, for a module without feature columns.
 
     Args:
@@ -120,24 +123,49 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
             ``[N, ...]`` becomes the input ``features``, a tuple the inputs ``features_0``, ``features_1``, …, and a
             dict becomes inputs with the names of its keys.
         defaults: As for `raw_features`.
+        variable: Names of inputs that take sequences of any length: the first dimension after the batch varies. Rows
+            are never padded. Those of different lengths are run apart, so that each is answered as if it came alone.
+            For a feature ``words``, the feature ``words_length`` that `Dataset.padded_batch` adds is no input then. The
+            graph computes it.
 
     Raises:
-        InvalidTypeError: A feature is not an array.
+        InvalidTypeError: A feature is not an array, or `variable` is not a list of names.
+        InvalidValueError: `variable` has a name that is no feature, or a feature with one number or string per row.
 
     >>> images = te.serving_input.like(torch.zeros(1, 28, 28))
     >>> images.inputs["features"].shape
     (28, 28)
     >>> list(te.serving_input.like({"age": [31.0], "job": ["clerk"]}).inputs)
     ['age', 'job']
+    >>> te.serving_input.like({"words": torch.zeros(1, 9)}, variable=["words"]).inputs["words"].shape
+    (-1,)
     """
     structure = describe(_tensors(as_columns(features)))
-    inputs = {name: _feature_of(name, leaf) for name, leaf in leaves(structure)}
+    described = dict(leaves(structure))
+    names = _variable_names(variable, described)
+    inputs = {name: _feature_of(name, leaf) for name, leaf in described.items()}
+    for name in names:
+        inputs[name] = replace(inputs[name], shape=(-1, *inputs[name].shape[1:]))
+        inputs.pop(name + LENGTH_SUFFIX, None)
     given = dict(defaults or {})
     for key, value in given.items():
         if key not in inputs:
             inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
-    return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure)
+    return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure, variable=names)
+
+
+def _variable_names(variable: Sequence[str], described: Mapping[str, Leaf]) -> tuple[str, ...]:
+    if isinstance(variable, str) or not isinstance(variable, Iterable):
+        raise InvalidTypeError(f"variable must be a list of names, such as ['words'], but got {variable!r}.")
+    for name in variable:
+        if name not in described:
+            raise InvalidValueError(f"variable has {name!r}, which is no feature; the features are {[*described]}.")
+        if not described[name]["shape"]:
+            raise InvalidValueError(
+                f"variable has {name!r}, which has one value per row; give example features with a list per row."
+            )
+    return tuple(variable)
 
 
 def _tensors(columns: Any) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch_estimator.exporters import Exporter
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
+    from torch_estimator.heads.serving import Signature
     from torch_estimator.inner_layers import ForwardedLayers
     from torch_estimator.metrics import MetricFunction
     from torch_estimator.optim.factories import OptimizerFactory
@@ -202,6 +203,10 @@ class EstimatorSpec:
         extra_metrics: Metrics in addition to those of the head; see `add_metrics`.
         forward_features: Features to return with the predictions, or None for all; see `forward_features`.
         forward_layers: Inner layers whose outputs to return with the predictions; see `forward_layers`.
+        export_outputs: Signatures of exports by name: `export.PredictOutput`, `export.ClassificationOutput` or
+            `export.RegressionOutput`, which hold keys of predictions. They are added to those of the head, or replace
+            them. Without a head and with several, one must be called ``serving_default``. The signature ``predict``
+            has all outputs, unless it is among these.
 
     Raises:
         InvalidTypeError: An argument is of the wrong type.
@@ -240,6 +245,7 @@ class EstimatorSpec:
     extra_metrics: Sequence[MetricFunction] = ()
     forward_features: Sequence[str] | None = ()
     forward_layers: Sequence[ForwardedLayers] = ()
+    export_outputs: Mapping[str, Signature] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):
@@ -259,6 +265,28 @@ class EstimatorSpec:
             raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
         for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
             object.__setattr__(self, name, checked_hooks(getattr(self, name)))
+        if self.export_outputs is not None:
+            _check_export_outputs(self.export_outputs, has_head=self.head is not None)
+
+
+def _check_export_outputs(export_outputs: object, *, has_head: bool) -> None:
+    from torch_estimator.heads.serving import SERVING_DEFAULT, Signature
+
+    if not isinstance(export_outputs, Mapping):
+        raise InvalidTypeError(f"export_outputs must be a dict of signatures by name, but got {export_outputs!r}.")
+    for name, signature in export_outputs.items():
+        if not isinstance(name, str) or not name:
+            raise InvalidTypeError(f"export_outputs must have names of signatures as keys, but has {name!r}.")
+        if not isinstance(signature, Signature):
+            raise InvalidTypeError(
+                f"export_outputs must hold signatures such as te.export.PredictOutput({{'score': 'scores'}}), but has "
+                f"{signature!r} for {name!r}."
+            )
+    if len(export_outputs) > 1 and SERVING_DEFAULT not in export_outputs and not has_head:
+        raise InvalidValueError(
+            f"export_outputs has {', '.join(export_outputs)}, of which none is the default; call one of them "
+            f"{SERVING_DEFAULT!r}, or give it under that name, too."
+        )
 
 
 def _check_module(module: object) -> None:

@@ -20,6 +20,7 @@ from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueEr
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.instances import to_rows
 from torch_estimator.export.warmup import WarmupInstance, batches_of, difference, read_warmup
+from torch_estimator.export.writer import write_export
 from torch_estimator.train.seen_rows import SeenRows
 
 WORD = fc.categorical_column_with_hash_bucket("word", 10)
@@ -268,7 +269,7 @@ def test_numbers_may_differ_a_little_and_nothing_else_at_all(recorded: Any, pred
 def test_the_census_model(tmp_path: Path) -> None:
     built = model_of(*census_columns())
     rows = [{"age": 39, "workclass": "Private", "occupation": "Sales", "capital_gain": 0.0}] * 3
-    model = te.export.write_export(
+    model = write_export(
         tmp_path,
         module=built.module,
         transform=built.transform,

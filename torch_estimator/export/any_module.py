@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.data.feature_structure import Leaf, Structure, assemble, leaves
+from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import dtype_name
@@ -37,10 +38,12 @@ class ModuleInputs:
         tensors: The tensors, by name.
         assemble: Function that builds the module's argument (a tensor, tuple or dict) from the values of the tensors,
             given in the same order.
+        variable: Whether some are sequences of any length. The predictions may then be as long.
     """
 
     tensors: dict[str, Inlined]
     assemble: Callable[[Sequence[Tensor]], Any]
+    variable: bool = False
 
 
 def named_inputs(tensors: Mapping[str, Inlined]) -> ModuleInputs:
@@ -62,7 +65,11 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
         ExportError: The serving input lacks a tensor that the module takes.
     """
     tensors = {
-        key: Inlined(tensor=raw.tensor, row_shape=(raw.width,), dtype=raw.dtype)
+        key: Inlined(
+            tensor=raw.tensor,
+            row_shape=receiver.inputs[key].shape if key in receiver.variable else (raw.width,),
+            dtype=raw.dtype,
+        )
         for key, raw in received.raw.items()
         if raw.dtype != "string"
     }
@@ -80,8 +87,14 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
 
         def find(name: str, leaf: Leaf) -> Tensor | None:
             key = names[name]
+            if key not in given and (sequence := given.get(key.removesuffix(LENGTH_SUFFIX))) is not None:
+                # Count by an operation, since the exporter would take a size as a constant.
+                counted = torch.ones_like(sequence.flatten(2)[..., 0] if sequence.dim() > 2 else sequence).sum(1)
+                return counted.reshape(-1, *leaf["shape"]).to(getattr(torch, leaf["dtype"]))
             if key not in given:
                 return None
+            if key in receiver.variable:
+                return given[key].to(getattr(torch, leaf["dtype"]))
             shape = tuple(leaf["shape"])
             if math.prod(shape) != math.prod(shapes[key]):
                 shape = shapes[key]
@@ -89,7 +102,7 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
 
         return assemble(structure, find)
 
-    return ModuleInputs(tensors=tensors, assemble=features)
+    return ModuleInputs(tensors=tensors, assemble=features, variable=bool(receiver.variable))
 
 
 def lower_module(
@@ -116,7 +129,7 @@ def lower_module(
         widened = {}
         for key, value in predictions(outputs).items():
             widened[key] = _widened(key, value)
-            found[key] = (widened[key].dtype, _row_shape(key, value))
+            found[key] = (widened[key].dtype, _row_shape(key, value, varies=inputs.variable))
         return tuple(widened.values())
 
     training = module.training
@@ -175,18 +188,24 @@ def _widened(key: str, value: Any) -> Tensor:
     return value if dtype is None else value.to(dtype)
 
 
-def _row_shape(key: str, value: Tensor) -> tuple[int, ...]:
-    """Return the shape of one row of a traced prediction. Raise an error if the shape depends on the batch."""
+def _row_shape(key: str, value: Tensor, *, varies: bool) -> tuple[int, ...]:
+    """Return the shape of one row of a traced prediction, with -1 for a size that depends on the batch.
+
+    Raises:
+        ExportError: A size depends on the batch, and `varies` is false.
+    """
     if value.dim() == 0 or not isinstance(value.shape[0], torch.SymInt):
         raise ExportError(
-            f"the prediction {key!r} must have one row per example to be exported, but is {_shown(value)}."
+            f"the prediction {key!r} must have one row per example to be exported, but is {_shown(value)}; take "
+            "x.shape[0] where the module has len(x)."
         )
-    if any(isinstance(size, torch.SymInt) for size in value.shape[1:]):
+    shape = tuple(-1 if isinstance(size, torch.SymInt) else size for size in value.shape[1:])
+    if -1 in shape and not varies:
         raise ExportError(
             f"the prediction {key!r} must have the same shape for every example, but is {_shown(value)}, which "
             "depends on the batch."
         )
-    return tuple(value.shape[1:])
+    return shape
 
 
 def _shown(value: Any) -> str:

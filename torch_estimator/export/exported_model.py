@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,17 @@ import numpy.typing as npt
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.export.feeds import ListFeed, as_lists, as_tensor, filled, matched, read_examples, read_rows
+from torch_estimator.export.feeds import (
+    EqualRows,
+    ListFeed,
+    as_lists,
+    as_tensor,
+    equal_rows,
+    filled,
+    matched,
+    read_examples,
+    read_rows,
+)
 from torch_estimator.export.signatures import (
     MODEL_FILE,
     NUMPY_TYPES,
@@ -94,8 +104,9 @@ class ExportedModel:
         Args:
             inputs: Lists or arrays by name. A single value per row may be given as ``[batch]`` or ``[batch, 1]``.
                 Strings may be `str`, UTF-8 `bytes` or None (a missing value). Rows that are lists may differ in
-                length, or be padded to ``[batch, n]`` with missing values (``''`` or -1). Inputs with a default may
-                be omitted.
+                length, or be padded to ``[batch, n]`` with missing values (``''`` or -1). Sequences that a module
+                takes unpadded may differ in length, too; each row is answered as if it came alone. Inputs with a
+                default may be omitted.
             signature: Name of the signature.
 
         Returns:
@@ -106,14 +117,14 @@ class ExportedModel:
             ExportError: onnxruntime failed.
         """
         called = self.signature(signature)
-        feeds, rows = self._feeds(inputs, called)
+        feeds, rows, groups = self._feeds(inputs, called)
         if rows == 0:
             # Answer an empty batch without running the graph, because some operators of onnxruntime fail on it.
             shapes = {name: [0, *(max(size, 0) for size in info.shape[1:])] for name, info in called.outputs.items()}
             return {name: np.empty(shapes[name], NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()}
         tensors = list(dict.fromkeys(info.tensor for info in called.outputs.values()))
         try:
-            results = dict(zip(tensors, self._session.run(tensors, feeds), strict=True))
+            results = dict(zip(tensors, self._run(tensors, feeds, groups), strict=True))
         except Exception as error:
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
         return {name: results[info.tensor] for name, info in called.outputs.items()}
@@ -130,8 +141,22 @@ class ExportedModel:
         """
         self._feeds(inputs, self.signature(signature))
 
-    def _feeds(self, inputs: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], int]:
-        """Return the arrays to feed to the graph's inputs, and the number of rows in the batch."""
+    def _run(self, tensors: list[str], feeds: dict[str, Array], groups: Sequence[EqualRows]) -> list[Array]:
+        """Return the outputs of the graph. Rows whose sequences differ in length are run one group after another."""
+        if not groups:
+            outputs: list[Array] = self._session.run(tensors, feeds)
+            return outputs
+        parts = [self._session.run(tensors, group.of(feeds)) for group in groups]
+        order = np.argsort(np.concatenate([group.rows for group in groups]))
+        return [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
+
+    def _feeds(
+        self, inputs: Mapping[str, Any], signature: Signature
+    ) -> tuple[dict[str, Array], int, Sequence[EqualRows]]:
+        """Return the arrays to feed to the graph's inputs, the number of rows, and the groups of rows to run apart.
+
+        Without groups, all rows can be run together.
+        """
         for name in inputs:
             if name not in signature.inputs:
                 raise InvalidValueError(
@@ -142,12 +167,12 @@ class ExportedModel:
             if examples is not None and info.tensor == examples.tensor:
                 if name not in inputs:
                     raise InvalidValueError(f"Input {name} was missing; it takes serialized tf.Examples.")
-                return read_examples(name, inputs[name], examples)
+                return *read_examples(name, inputs[name], examples), ()
         feeds: dict[str, Array] = {}
         lists: dict[str, ListFeed] = {}
         sizes: dict[str, int] = {}
         for name, info in signature.inputs.items():
-            if name in inputs and info.holds_lists:
+            if name in inputs and info.varies:
                 lists[name] = as_lists(name, inputs[name], info)
                 sizes[name] = len(lists[name].lengths)
             elif name in inputs:
@@ -170,7 +195,8 @@ class ExportedModel:
             fields = read_rows(feeds[csv.tensor].ravel().tolist(), csv)
             if fields is not None:
                 feeds[csv.fields_tensor] = fields
-        return feeds, rows
+        exact = {name: feed.lengths for name, feed in lists.items() if signature.inputs[name].exact_lengths}
+        return feeds, rows, equal_rows(exact, signature)
 
 
 def find_export(path: files.PathLike) -> tuple[str, int]:

@@ -110,6 +110,8 @@ def with_forwarded(
     outputs: dict[str, TensorInfo],
     layers: Sequence[ForwardedLayers],
     forwarded: Sequence[str],
+    *,
+    has_default: bool = False,
 ) -> dict[str, Signature]:
     """Return the signatures of an export: the head's signatures, and the user's signatures for inner layers.
 
@@ -121,6 +123,7 @@ def with_forwarded(
         outputs: All outputs of the graph, by key.
         layers: Inner layers that are outputs.
         forwarded: Names of the inputs that are outputs.
+        has_default: Whether the user has chosen the outputs of ``serving_default``, which then stay.
 
     Raises:
         ExportError: A signature of layers has the name of another signature.
@@ -131,7 +134,7 @@ def with_forwarded(
             separate.setdefault(group.signature, []).extend(group.layers)
     elsewhere = {key for keys in separate.values() for key in keys}
     found = signatures({key: info for key, info in outputs.items() if key not in elsewhere})
-    if forwarded:
+    if forwarded and not has_default:
         found[_SERVING_DEFAULT] = found["predict"]
     inputs = found["predict"].inputs
     for name, keys in separate.items():

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, ExampleFormat, TensorInfo, feature_of
+from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, ExampleFormat, Signature, TensorInfo, feature_of
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 from torch_estimator.tfrecord.parser import Examples
 
@@ -86,7 +86,7 @@ class ListFeed:
     """Rows of different lengths as one padded array.
 
     Attributes:
-        tensor: Values, ``[rows, n]``, where n is the longest length, at least 1.
+        tensor: Values, ``[rows, n, ...]``, where n is the longest length, at least 1.
         lengths: Length of each row, int64 ``[rows]``. If the caller passed a padded array, the padding counts.
     """
 
@@ -99,24 +99,28 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
 
     Args:
         name: Name of the input, for messages.
-        value: A list per row, or an array ``[rows, n]``. A bare value counts as a list of one, None as an empty list.
+        value: A list per row, or an array ``[rows, n, ...]``. A bare value counts as a list of one, None as an empty
+            list.
         info: Description of the input.
 
     Raises:
-        InvalidValueError: A value has another type, or the lists are nested.
+        InvalidValueError: A value has another type or shape, the lists are nested, or a list is empty that the model
+            takes unpadded.
     """
-    if isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1]:
-        flat = as_tensor(name, value.reshape(-1), _flat_info(info))
+    if isinstance(value, np.ndarray) and value.ndim == len(info.shape) and value.shape[1]:
+        flat = as_tensor(name, value.reshape(-1, *value.shape[2:]), _flat_info(info))
         return ListFeed(flat.reshape(value.shape), np.full(len(value), value.shape[1], np.int64))
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise InvalidValueError(f"Input {name} is the single value {value!r}; give a list of lists, one per row.")
     rows = [_list(row) for row in value]
-    if any(isinstance(item, (list, tuple, np.ndarray)) for row in rows for item in row):
+    if info.holds_lists and any(isinstance(item, (list, tuple, np.ndarray)) for row in rows for item in row):
         raise InvalidValueError(f"Input {name} takes a list of values per row, but has lists of lists.")
-    padding = PADDING[info.dtype]
-    items = [padding if item is None else item for row in rows for item in row]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    tensor = np.full((len(rows), lengths.max(initial=1)), padding, dtype=NUMPY_TYPES[info.dtype])
+    if info.exact_lengths and not lengths.all():
+        raise InvalidValueError(f"Input {name} has the empty list in row {lengths.argmin()} (from 0); give a value.")
+    padding = PADDING.get(info.dtype, False)
+    items = [padding if item is None and not info.exact_lengths else item for row in rows for item in row]
+    tensor = np.full((len(rows), lengths.max(initial=1), *info.shape[2:]), padding, dtype=NUMPY_TYPES[info.dtype])
     if items:
         tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = as_tensor(name, items, _flat_info(info))
     return ListFeed(tensor, lengths)
@@ -163,6 +167,54 @@ class RowsError(InvalidValueError):
 def problem_of_row(error: InvalidValueError) -> str:
     """Return the message of an error for a batch of one row."""
     return error.of_row if isinstance(error, RowsError) else str(error)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EqualRows:
+    """Rows of a batch whose sequences are equally long, so that they can be run together without padding.
+
+    Attributes:
+        rows: Numbers of the rows.
+        lengths: Length of each sequence, by tensor.
+    """
+
+    rows: npt.NDArray[np.int64]
+    lengths: Mapping[str, int]
+
+    def of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return these rows of a batch, without padding."""
+        return {
+            tensor: array[self.rows][:, : self.lengths[tensor]] if tensor in self.lengths else array[self.rows]
+            for tensor, array in feeds.items()
+        }
+
+
+def equal_rows(lengths: Mapping[str, npt.NDArray[np.int64]], signature: Signature) -> list[EqualRows]:
+    """Return the groups of rows whose sequences are equally long; nothing if all rows can be run together.
+
+    Args:
+        lengths: Length of each row, by input that must not be padded.
+        signature: The signature.
+
+    Raises:
+        InvalidValueError: The rows differ in length, and so would the rows of an output.
+    """
+    if all((one == one[:1]).all() for one in lengths.values()):
+        return []
+    for output, info in signature.outputs.items():
+        if -1 in info.shape[1:]:
+            name, wrong = next((name, one) for name, one in lengths.items() if (one != one[:1]).any())
+            row = int(np.flatnonzero(wrong != wrong[0])[0])
+            raise InvalidValueError(
+                f"Input {name} has {wrong[0]} values in row 0 and {wrong[row]} in row {row}, but the output {output} "
+                "is as long as its row; give rows of one length at a time."
+            )
+    distinct, group_of = np.unique(np.stack(list(lengths.values()), 1), axis=0, return_inverse=True)
+    tensors = [signature.inputs[name].tensor for name in lengths]
+    return [
+        EqualRows(np.flatnonzero(group_of.ravel() == group), dict(zip(tensors, one.tolist(), strict=True)))
+        for group, one in enumerate(distinct)
+    ]
 
 
 class CsvRowError(RowsError):
@@ -402,7 +454,7 @@ def _list(row: Any) -> list[Any]:
 
 def _flat_info(info: TensorInfo) -> TensorInfo:
     """Return the description of a list input's values after all lists have been joined into one."""
-    return dataclasses.replace(info, shape=(-1,))
+    return dataclasses.replace(info, shape=(-1, *info.shape[2:]))
 
 
 def _fields(row: str, number: int, names: Sequence[str]) -> list[str]:

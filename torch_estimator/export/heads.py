@@ -15,6 +15,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
+from torch_estimator.heads import serving
 from torch_estimator.heads.multi_head import exported_key
 from torch_estimator.heads.serving import Prediction
 
@@ -70,7 +71,12 @@ def lower_predictions(head: Any, graph: GraphBuilder, logits: Prediction) -> dic
     return lowered
 
 
-def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, TensorInfo]) -> dict[str, Signature]:
+def signatures(
+    head: Any,
+    predictions: dict[str, TensorInfo],
+    inputs: dict[str, TensorInfo],
+    export_outputs: Mapping[str, serving.Signature] | None = None,
+) -> dict[str, Signature]:
     """Return the signatures of an exported model by name.
 
     The methods classify and regress take each example as one string. If the inputs are anything else, the only
@@ -81,13 +87,50 @@ def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, 
         head: Head of the model.
         predictions: Outputs of the graph by key of the prediction.
         inputs: Inputs of the graph by name.
+        export_outputs: Signatures of the `EstimatorSpec`. They are added to those of the head, or replace them.
+
+    Raises:
+        ExportError: A signature of `export_outputs` has a prediction that the model does not make.
     """
+    examples = next(iter(inputs.values())) if len(inputs) == 1 else None
+    if examples is not None and examples.dtype != "DT_STRING":
+        examples = None
+    made = _of_head(head, predictions, inputs, examples)
+    chosen = dict(export_outputs or {})
+    if len(chosen) == 1 and not head.signatures():
+        chosen.setdefault(serving.SERVING_DEFAULT, *chosen.values())
+    return {**made, **{name: _chosen(name, one, predictions, inputs, examples) for name, one in chosen.items()}}
+
+
+def _chosen(
+    name: str,
+    signature: serving.Signature,
+    predictions: Mapping[str, TensorInfo],
+    inputs: dict[str, TensorInfo],
+    examples: TensorInfo | None,
+) -> Signature:
+    """Return a signature of `EstimatorSpec.export_outputs` with the tensors of the graph."""
+    for key in signature.outputs.values():
+        if key not in predictions:
+            raise ExportError(
+                f"the signature {name!r} of export_outputs has the prediction {key!r}, which the model does not make; "
+                f"it makes {', '.join(predictions)}."
+            )
+    outputs = {output: predictions[key] for output, key in signature.outputs.items()}
+    if signature.method == "predict" or examples is None:
+        return Signature(method_name=PREDICT, inputs=inputs, outputs=outputs)
+    return Signature(method_name=METHODS + signature.method, inputs={"inputs": examples}, outputs=outputs)
+
+
+def _of_head(
+    head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, TensorInfo], examples: TensorInfo | None
+) -> dict[str, Signature]:
+    """Return the signatures of a head. `examples` is the only input if that is a string, and otherwise None."""
     described = head.signatures()
     if not described:
         predict = Signature(method_name=PREDICT, inputs=inputs, outputs=predictions)
-        return {"serving_default": predict, "predict": predict}
-    examples = next(iter(inputs.values())) if len(inputs) == 1 else None
-    if examples is None or examples.dtype != "DT_STRING":
+        return {serving.SERVING_DEFAULT: predict, "predict": predict}
+    if examples is None:
         described = head.raw_signatures()
     own = set(described["predict"].outputs.values())
     others = {key: info for key, info in predictions.items() if key not in own}

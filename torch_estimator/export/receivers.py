@@ -62,13 +62,14 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
             shape=(-1,) if bare else (-1, *feature.shape),
             tensor=name,
             default=receiver.defaults.get(name),
+            exact_lengths=name in receiver.variable or None,
         )
         inputs[name] = info
         tensor = graph.input(name, info)
         if bare:
             tensor = graph.op("Unsqueeze", tensor, graph.constant([1], np.int64))
         width = math.prod(feature.shape)
-        if len(feature.shape) > 1:
+        if len(feature.shape) > 1 and name not in receiver.variable:
             tensor = graph.op("Reshape", tensor, graph.constant([-1, width], np.int64))
         raw[name] = RawTensor(tensor=tensor, dtype=feature.dtype, width=width)
     raw = _transformed(graph, receiver, raw)

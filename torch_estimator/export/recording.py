@@ -79,10 +79,16 @@ def check_count(warmup_instances: object) -> int:
 def _lines(model: ExportedModel, receiver: ServingInput, rows: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """Return the lines of the file: all rows that fit for `PREDICT`, the first of them for the other signatures."""
     predict = model.signature(PREDICT)
-    accepted = [row for row in rows if _is_accepted(model, _instance(row, predict, receiver))]
+    accepted: list[Mapping[str, Any]] = []
+    instances: list[dict[str, Any]] = []
+    for row in rows:
+        # Take only rows that can be predicted together.
+        if _are_accepted(model, candidates := [*instances, _instance(row, predict, receiver)]):
+            accepted.append(row)
+            instances = candidates
     if not accepted:
         return []
-    lines = list(_encoded(model, PREDICT, [_instance(row, predict, receiver) for row in accepted]))
+    lines = list(_encoded(model, PREDICT, instances))
     for name, signature in model.signatures.items():
         if name != PREDICT:
             lines += _encoded(model, name, [_instance(accepted[0], signature, receiver)])
@@ -101,11 +107,11 @@ def _encoded(model: ExportedModel, name: str, instances: Sequence[Mapping[str, A
         yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-def _is_accepted(model: ExportedModel, instance: Mapping[str, Any]) -> bool:
-    """Return whether the export takes an instance, and JSON can hold it."""
+def _are_accepted(model: ExportedModel, instances: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the export takes some instances together, and JSON can hold them."""
     try:
-        json.dumps(instance, ensure_ascii=False).encode()
-        model.check(to_columns([instance], model.signature(PREDICT)))
+        json.dumps(instances, ensure_ascii=False).encode()
+        model.check(to_columns(instances, model.signature(PREDICT)))
     except (InvalidValueError, UnicodeEncodeError):
         return False
     return True
@@ -126,10 +132,10 @@ def _made_up(receiver: ServingInput) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, feature in receiver.inputs.items():
         default = receiver.defaults.get(name)
-        if feature.multivalent:
+        if feature.multivalent and name not in receiver.variable:
             row[name] = default if isinstance(default, list) else []
         else:
-            size = int(np.prod(feature.shape))
+            size = abs(int(np.prod(feature.shape)))
             items = default if isinstance(default, list) else [_ZEROS[feature.dtype] if default is None else default]
             row[name] = items * size if len(items) == 1 else items
     return row
@@ -144,7 +150,8 @@ def _plain(value: Any, feature: RawFeature) -> list[Any]:
     """
     items = np.asarray(value).ravel().tolist() if isinstance(value, np.ndarray) else value
     items = [_item(one, feature.dtype) for one in (items if isinstance(items, list) else [items])]
-    if not feature.multivalent and len(items) != np.prod(feature.shape):
+    size = int(np.prod(feature.shape))
+    if len(items) % abs(size) if size < 0 else len(items) != size:
         raise ValueError(f"{feature.key} has {len(items)} values")
     return items
 

@@ -48,6 +48,7 @@ class TensorInfo:
         tensor: Name of the tensor in the ONNX graph.
         default: Value of every row if a caller omits the input. None makes the input mandatory.
         lengths_of: For an input of weights, the name of the input of values. Their lists must be equally long.
+        exact_lengths: True for sequences that must not be padded. Rows of different lengths are run apart.
     """
 
     dtype: str
@@ -55,6 +56,7 @@ class TensorInfo:
     tensor: str
     default: Default | None = None
     lengths_of: str | None = None
+    exact_lengths: bool | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in NUMPY_TYPES:
@@ -64,6 +66,11 @@ class TensorInfo:
     def holds_lists(self) -> bool:
         """Whether each row is a list, whose length may vary from row to row."""
         return self.shape == (-1, -1)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the first size of a row may vary: it holds a list of values, or a list of vectors."""
+        return self.shape[1:2] == (-1,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +252,7 @@ def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
         tensor=_of(str, content["tensor"]),
         default=content.get("default"),
         lengths_of=_of(str | None, content.get("lengths_of")),
+        exact_lengths=content.get("exact_lengths") is True or None,
     )
     if not all(-1 <= size < _MOST_SIZE for size in info.shape):
         raise ValueError(f"tensor {info.tensor!r} has the shape {list(info.shape)}")

@@ -20,6 +20,7 @@ from torch_estimator.export.graph import OPSETS, GraphBuilder
 _NOISY_LOGGERS = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
 
 _DATA_DEPENDENT = "data-dependent"
+_FIXED_SIZE = "inferred a static shape"
 _UNTRANSLATED = re.compile(r"translating node %(\w+) .*?target=torch\.ops\.([\w.]+?)\]")
 
 
@@ -38,8 +39,11 @@ class Inlined:
     dtype: str
 
     def example(self, rows: int = 3) -> torch.Tensor:
-        """Return a torch tensor of ones with this shape and dtype, with which the function is traced."""
-        sizes = [2 if size == -1 else size for size in self.row_shape]
+        """Return a torch tensor of ones with this shape and dtype, with which the function is traced.
+
+        A varying size is 4 in it, so that small convolutions over a sequence have enough values.
+        """
+        sizes = [4 if size == -1 else size for size in self.row_shape]
         return torch.ones(rows, *sizes, dtype=getattr(torch, self.dtype))
 
     @property
@@ -76,6 +80,8 @@ def inline(
     root = _Function(function, module).eval()
     examples = tuple(item.example() for item in inputs)
     shapes = {"tensors": tuple(item.dynamic for item in inputs)}
+    # After one use of a GRU, torch remembers to unroll it to the length of the example, also for the export.
+    torch.ops.aten.gru.input._dispatch_cache.clear()
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(
@@ -159,6 +165,11 @@ def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], 
     problem = f"{type(cause).__name__}: {' '.join(lines[:2]).rstrip('.')}" if lines else type(cause).__name__
     if _DATA_DEPENDENT in problem:
         problem += "; write it with torch operations whose flow does not depend on the values"
+    if _FIXED_SIZE in problem:
+        problem += (
+            "; the module fixes the number of rows or the length of a sequence: take x.shape[0] instead of len(x), "
+            "and nn.LSTM or nn.GRU instead of nn.RNN"
+        )
     if frame is None:
         return problem
     module, path, line = frame

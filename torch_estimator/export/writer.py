@@ -30,6 +30,7 @@ from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SE
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
+from torch_estimator.heads.serving import SERVING_DEFAULT, Signature
 from torch_estimator.inner_layers import ForwardedLayers, all_layers, check_new_keys
 from torch_estimator.networks import ROWS, RowCount
 from torch_estimator.serving_input import ServingInput
@@ -55,6 +56,7 @@ def write_export(
     global_step: int | None = None,
     forward: Sequence[str] | None = (),
     layers: Sequence[ForwardedLayers] = (),
+    export_outputs: Mapping[str, Signature] | None = None,
     structure: Structure | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
     warmup_instances: int = MOST_INSTANCES,
@@ -76,6 +78,7 @@ def write_export(
         global_step: Step of the checkpoint, recorded in the export.
         forward: Names of the inputs that are outputs as well; None for all.
         layers: Inner layers that are outputs.
+        export_outputs: Signatures of the `EstimatorSpec` by name.
         structure: Structure of the features that the module was trained on, if it takes raw numbers.
         rows: Rows of raw features, to be recorded as warm-up instances.
         warmup_instances: Number of rows to record at most; see `torch_estimator.export.warmup`.
@@ -99,6 +102,7 @@ def write_export(
         global_step=global_step,
         forward=forward,
         layers=layers,
+        export_outputs=export_outputs,
         structure=structure,
     )
     base = files.as_url(export_dir_base)
@@ -122,6 +126,7 @@ def build(
     global_step: int | None = None,
     forward: Sequence[str] | None = (),
     layers: Sequence[ForwardedLayers] = (),
+    export_outputs: Mapping[str, Signature] | None = None,
     structure: Structure | None = None,
 ) -> tuple[GraphBuilder, Manifest]:
     """Return the ONNX graph of an export, and its manifest (the content of ``signatures.json``).
@@ -150,7 +155,13 @@ def build(
         graph.output(name, prediction.tensor, outputs[key])
     described = _with_lengths(received.inputs, transform)
     manifest = Manifest(
-        signatures=with_forwarded(lambda joined: signatures(head, joined, described), outputs, layers, list(forwarded)),
+        signatures=with_forwarded(
+            lambda joined: signatures(head, joined, described, export_outputs),
+            outputs,
+            layers,
+            list(forwarded),
+            has_default=SERVING_DEFAULT in (export_outputs or {}),
+        ),
         receiver=receiver.kind,
         producer=PRODUCER,
         version=__version__,

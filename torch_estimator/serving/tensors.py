@@ -130,6 +130,8 @@ def _count(name: str, shape: Sequence[int], info: TensorInfo) -> int:
         fits = given in ((), (1,))
     elif info.holds_lists:
         fits = len(given) < 2
+    elif info.varies:
+        fits = len(given) == len(info.shape[1:]) and given[1:] == info.shape[2:]
     else:
         fits = given == info.shape[1:]
     if not fits:
@@ -197,7 +199,7 @@ def _numbers(tensor: InputTensor, data: bytes, info: TensorInfo, count: int) -> 
         # All requests have the same shape here, so that they can be run together.
         return array
     array = array.reshape(tensor.shape)
-    return array.tolist() if info.holds_lists and (count <= _MOST_IN_LISTS or array.ndim < 2) else array
+    return array.tolist() if info.varies and (count <= _MOST_IN_LISTS or array.ndim < 2) else array
 
 
 def _add_defaults(columns: dict[str, Any], signature: Signature, rows: int) -> None:

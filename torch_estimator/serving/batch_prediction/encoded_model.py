@@ -49,7 +49,7 @@ class EncodedModel:
     def __init__(self, model: ExportedModel, signature: str) -> None:
         self._signature = model.signature(signature)
         texts = [info for info in self._signature.inputs.values() if info.dtype == "DT_STRING"]
-        if not texts or any(info.holds_lists for info in self._signature.inputs.values()):
+        if not texts or any(info.varies for info in self._signature.inputs.values()):
             raise ExportError("the signature has no strings, or has lists.")
         if model.manifest.csv is not None or any(info.shape not in _SIZES for info in texts):
             raise ExportError("the signature has other strings than one per row.")
