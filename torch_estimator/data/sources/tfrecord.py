@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +47,7 @@ from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES
 logger = logging.getLogger("torch_estimator")
 
 _BLOCK_BYTES = 2**19
+_MOST_BYTES = 2**31
 _DTYPES = {1: "string", 2: "float32", 3: "int64"}
 
 
@@ -201,7 +203,7 @@ class _TFRecordReader(Reader):
         self._report([one for part in parts for one in part.damage])
         columns: dict[str, Column] = {}
         for name, feature in self._features.items():
-            column = concat([part.columns[name] for part in parts]) if parts else _no_rows(feature)
+            column = _concat([part.columns[name] for part in parts], feature) if parts else _no_rows(feature)
             if isinstance(column, pa.Array) and _is_single_text(feature):
                 column = column.dictionary_encode()
             columns[name] = column
@@ -367,6 +369,14 @@ def _blocks(pieces: Sequence[RecordPiece]) -> Iterator[list[RecordPiece]]:
             block, size = [], 0
     if block:
         yield block
+
+
+def _concat(columns: Sequence[Any], feature: Feature) -> Column:
+    """Return the parts of a column as one. Bytes, such as images, may be more than an ordinary array of Arrow holds."""
+    is_single = isinstance(feature, FixedLenFeature) and feature.size == 1 and feature.dtype == "bytes"
+    if is_single and sum(column.nbytes for column in columns) >= _MOST_BYTES:
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    return concat(columns)
 
 
 def _is_single_text(feature: Feature) -> bool:
