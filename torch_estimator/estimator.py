@@ -101,12 +101,13 @@ class Estimator:
         module: torch.nn.Module,
         *,
         head: Head | None = None,
-        loss: Callable[[Any, Any], torch.Tensor] | None = None,
+        loss: Callable[..., torch.Tensor] | None = None,
         predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None,
         metrics: Mapping[str, Any] | None = None,
         optimizer: ModuleOptimizer | None = None,
         columns: Iterable[Any] | None = None,
         transform: FeatureTransform | None = None,
+        weight_column: str | None = None,
         model_dir: str | None = None,
         config: RunConfig | None = None,
         warm_start_from: WarmStart | None = None,
@@ -123,7 +124,8 @@ class Estimator:
                 or with the members of the dict that have the names of its arguments.
             head: One of `torch_estimator.heads`; give either a head or a ``loss``.
             loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. For torch's own losses, labels
-                are converted to the shape and dtype that the loss takes.
+                are converted to the shape and dtype that the loss takes. Other functions may also name ``weights``,
+                ``features`` and ``module``; see `EstimatorSpec`.
             predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; by default the outputs themselves.
             metrics: Name -> ``metric(labels, predictions)`` -> number, or a torchmetrics object; see `EstimatorSpec`.
             optimizer: A name (``"Adam"`` with a learning rate of 0.001, ``"SGD"`` with 0.01), or a function from named
@@ -133,6 +135,8 @@ class Estimator:
                 ``[N, width]``.
             transform: The part of the columns that runs in the input thread, for a module with its own
                 `feature_column.InputLayer` or `LinearModel`.
+            weight_column: Name of the feature that holds a weight for each row, for a loss or metrics that name
+                ``weights``.
             model_dir: The same as in the constructor.
             config: The same as in the constructor.
             warm_start_from: The same as in the constructor.
@@ -165,6 +169,7 @@ class Estimator:
             optimizer=optimizer,
             columns=columns,
             transform=transform,
+            weight_column=weight_column,
         )
         return Estimator(model_fn, model_dir, config, warm_start_from=warm_start_from)
 

@@ -185,18 +185,23 @@ class EstimatorSpec:
             parameters that the loss depends on must belong to the module or be frozen. For torch's own losses
             (``nn.MSELoss()``, ``functional.cross_entropy``), labels are converted to the shape and dtype that the loss
             takes, whether the input has them as ``[N]`` or ``[N, 1]``. Any other function is called with the labels of
-            the input. If it broadcasts labels ``[N]`` and outputs ``[N, 1]`` to ``[N, N]``, that is an error.
+            the input, as metrics are. If it broadcasts labels ``[N]`` and outputs ``[N, 1]`` to ``[N, N]``, that is an
+            error. It may also name ``weights`` (``[N, 1]``, those of ``weight_column``), ``features`` (the columns of
+            numbers of the input, by name) and ``module`` (the module that computed the outputs).
         predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``. Without it and without a head, the
             outputs themselves are the predictions. Their key is then ``output``; for a tuple, ``output_0`` and so on;
             for a dataclass or a named tuple, the names of its fields.
-        metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
-            or a function that makes one; see `torch_estimator.metrics.named.NamedMetrics`. If a function broadcasts
+        metrics: Name -> ``metric(labels, predictions)`` -> number or one of `te.metrics`, over the whole evaluation, or
+            a torchmetrics object or a function that makes one; see `torch_estimator.metrics.named.NamedMetrics`. A
+            function may also name ``weights`` and ``features``, as the loss does. If a function broadcasts
             labels ``[N]`` and predictions ``[N, 1]`` to ``[N, N]``, it is called with labels in the shape that one of
             torch's own losses was called with.
         optimizer: Function of the module's named parameters that returns one `torch.optim.Optimizer`, or several, or
             learning-rate schedules around them; needed for training.
         transform: The part of the model's feature columns that runs in the input thread; None if the module takes the
             features of the input.
+        weight_column: Name of the feature that holds a weight for each row, for a loss or metrics that name
+            ``weights``. A head has a ``weight_column`` of its own.
         training_hooks: Hooks of the model that are called while training runs.
         evaluation_hooks: Hooks of the model that are called while an evaluation runs.
         prediction_hooks: Hooks of the model that are called while predicting.
@@ -234,7 +239,7 @@ class EstimatorSpec:
     mode: str
     module: nn.Module
     head: Head | None = None
-    loss: Callable[[Any, Any], torch.Tensor] | None = None
+    loss: Callable[..., torch.Tensor] | None = None
     predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
     metrics: Mapping[str, Any] | None = None
     optimizer: OptimizerFactory | None = None
@@ -246,6 +251,7 @@ class EstimatorSpec:
     forward_features: Sequence[str] | None = ()
     forward_layers: Sequence[ForwardedLayers] = ()
     export_outputs: Mapping[str, Signature] | None = None
+    weight_column: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):
@@ -259,6 +265,10 @@ class EstimatorSpec:
         _check_optimizer(self.optimizer)
         if self.head is not None and (self.loss or self.predictions or self.metrics):
             raise InvalidValueError("An EstimatorSpec takes a head, or loss, predictions and metrics, not both.")
+        if self.weight_column is not None and not isinstance(self.weight_column, str):
+            raise InvalidTypeError(f"weight_column must be the name of a feature, but got {self.weight_column!r}.")
+        if self.head is not None and self.weight_column is not None:
+            raise InvalidValueError("weight_column is for a model without a head; give it to the head instead.")
         if self.mode != ModeKeys.PREDICT and self.head is None and self.loss is None:
             raise InvalidValueError(f"An EstimatorSpec for mode {self.mode!s} needs a head or a loss.")
         if self.mode == ModeKeys.TRAIN and self.optimizer is None:

@@ -230,7 +230,7 @@ def test_weights_and_a_loss_fn_need_features_with_names(tmp_path: Path) -> None:
         (te.RegressionHead(weight_column="w"), "The weight column 'w' needs features with names"),
         (
             te.RegressionHead(loss_fn=partial(weighted, by="v")),
-            "The loss_fn takes features, but the input's features have no names",
+            "takes features, but the input's have no names",
         ),
     ):
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -27,8 +26,6 @@ from torch_estimator.from_module.optimizers import (
 from torch_estimator.heads.base import Head
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.specs import EstimatorSpec
-
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class ColumnsThenModule(nn.Module):
@@ -75,12 +72,13 @@ class ModuleModel:
         module: nn.Module,
         *,
         head: Head | None,
-        loss: Callable[[Any, Any], Tensor] | None,
+        loss: Callable[..., Tensor] | None,
         predictions: Callable[[Any], Mapping[str, Tensor]] | None,
         metrics: Mapping[str, Any] | None,
         optimizer: ModuleOptimizer | None,
         columns: Iterable[Any] | None,
         transform: FeatureTransform | None,
+        weight_column: str | None = None,
     ) -> None:
         _check_module(module)
         for what, function in {"The loss": loss, "The head": head, "The function of predictions": predictions}.items():
@@ -111,6 +109,7 @@ class ModuleModel:
         self._transform = transform
         self._columns_first = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
+        self._given["weight_column"] = weight_column
         with tables_of_checkpoint(restored=True):
             # Leave the embedding tables without initial values, since only their shapes matter here.
             probe = self(ModeKeys.PREDICT).module
@@ -125,8 +124,6 @@ class ModuleModel:
         module, transform, bound = copy_together(self._module, self._transform, self._bound if train else None)
         if self._columns_first:
             module = ColumnsThenModule(transform.dnn, module)
-        elif takes_several(module):
-            spread_features(module)
         return EstimatorSpec(
             mode=mode,
             module=module,
@@ -161,50 +158,3 @@ def _check_width(module: nn.Module, width: int) -> None:
         raise InvalidValueError(
             f"{type(module).__name__} does not take the {width} numbers per row that the columns make: {error}."
         ) from error
-
-
-def takes_several(module: nn.Module) -> bool:
-    """Return whether a module's ``forward`` accepts more than one argument; False if unknown, as for TorchScript."""
-    try:
-        parameters = inspect.signature(module.forward).parameters.values()
-    except ValueError:
-        return False
-    return len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
-
-
-def spread_features(module: nn.Module) -> None:
-    """Register a hook that unpacks a tuple or dict of features into the arguments of the module's ``forward``.
-
-    The features of a batch are one value, but the ``forward`` of a user's module may take them as several arguments. A
-    tuple or dict is passed as a single argument if ``forward`` requires only one, unless the keys of the dict are the
-    names of its arguments.
-    """
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
-    several = len(needed) > 1 or any(one.kind is one.VAR_POSITIONAL for one in needed)
-
-    def spread(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if len(args) != 1 or kwargs:
-            return args, kwargs
-        (features,) = args
-        if isinstance(features, Mapping):
-            if several or _are_argument_names(features, parameters):
-                return (), _keyword_arguments(parameters, features)
-            return args, kwargs
-        return (tuple(features) if several and isinstance(features, tuple | list) else args), kwargs
-
-    module.register_forward_pre_hook(spread, with_kwargs=True)
-
-
-def _are_argument_names(features: Mapping[str, Any], parameters: Sequence[inspect.Parameter]) -> bool:
-    """Return whether all keys of the features are names of parameters, and no required parameter is missing."""
-    named = [one for one in parameters if one.kind in _NAMED]
-    return set(features) <= {one.name for one in named} and all(
-        one.name in features for one in named if one.default is one.empty
-    )
-
-
-def _keyword_arguments(parameters: Sequence[inspect.Parameter], features: Mapping[str, Any]) -> dict[str, Any]:
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return dict(features)
-    return {one.name: features[one.name] for one in parameters if one.kind in _NAMED and one.name in features}

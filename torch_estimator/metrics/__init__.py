@@ -1,7 +1,8 @@
 """Metrics of whole evaluations, accumulated in float64 batch by batch, as tf.estimator defines them.
 
 `base` and `curves` hold the building blocks of heads' metrics; each head defines its metrics in its own file.
-`named` and `functions` evaluate metrics that users give: functions and torchmetrics objects.
+`streaming` has the functions of `tf.compat.v1.metrics`, for models of one's own. `named` and `functions` evaluate
+metrics that users give: functions, and objects such as those of `streaming` and torchmetrics.
 """
 
 from torch_estimator.metrics.base import (
@@ -15,6 +16,27 @@ from torch_estimator.metrics.base import (
 )
 from torch_estimator.metrics.curves import AreaUnderCurves, Summation, ThresholdRates
 from torch_estimator.metrics.functions import MetricFunction, MetricFunctions
+from torch_estimator.metrics.streaming import (
+    StreamingMetric,
+    accuracy,
+    auc,
+    f1_score,
+    false_negatives,
+    false_positives,
+    mean,
+    mean_absolute_error,
+    mean_per_class_accuracy,
+    mean_relative_error,
+    mean_squared_error,
+    pearson_correlation,
+    precision,
+    precision_at_k,
+    recall,
+    recall_at_k,
+    root_mean_squared_error,
+    true_negatives,
+    true_positives,
+)
 
 __all__ = [
     "AreaUnderCurves",
@@ -24,9 +46,28 @@ __all__ = [
     "MetricFunction",
     "MetricFunctions",
     "Metrics",
+    "StreamingMetric",
     "Summation",
     "ThresholdRates",
     "WeightedMeans",
+    "accuracy",
     "align_weights",
+    "auc",
+    "f1_score",
+    "false_negatives",
+    "false_positives",
+    "mean",
+    "mean_absolute_error",
+    "mean_per_class_accuracy",
+    "mean_relative_error",
+    "mean_squared_error",
     "metric_key",
+    "pearson_correlation",
+    "precision",
+    "precision_at_k",
+    "recall",
+    "recall_at_k",
+    "root_mean_squared_error",
+    "true_negatives",
+    "true_positives",
 ]

@@ -29,11 +29,14 @@ class LabelHistogram:
 
     Args:
         bins: Number of bins.
+
+    Attributes:
+        weights: The sums, float64 ``[bins * 3]``.
     """
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
-        self._weights = torch.zeros(bins * 3, dtype=torch.float64)
+        self.weights = torch.zeros(bins * 3, dtype=torch.float64)
 
     def update(self, bins: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         """Add a batch of examples, whose bins the caller has computed.
@@ -46,7 +49,7 @@ class LabelHistogram:
         # Compute the kind of each label: 0 for the label 0, 1 for the label 1, and 2 for every label between them.
         kind = labels.ceil() + (labels != labels.round())
         cells = torch.bincount(bins * 3 + kind.long(), weights, minlength=self._bins * 3)
-        self._weights = self._weights.to(bins.device) + cells
+        self.weights = self.weights.to(bins.device) + cells
 
     def zeros(self) -> Tensor:
         """Return the total weight of the examples with label 0 in each bin, [bins]."""
@@ -61,7 +64,7 @@ class LabelHistogram:
         return self._cells()[1:].sum(0)
 
     def _cells(self) -> Tensor:
-        return self._weights.cpu().view(self._bins, 3).T
+        return self.weights.cpu().view(self._bins, 3).T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,22 @@ class AreaUnderCurves:
         if self._curves > 1:
             bins += torch.arange(self._curves, device=bins.device) * _THRESHOLDS
         self._histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
+
+    def sums(self) -> Tensor:
+        """Return the sums of weights that the areas are computed from; those of two sets of batches may be added."""
+        return self._histogram.weights
+
+    @classmethod
+    def of(cls, sums: Tensor, summation: Summation = "interpolation") -> AreaUnderCurves:
+        """Return areas with the sums of weights that `sums` has returned, for one class.
+
+        Args:
+            sums: The sums.
+            summation: As in the constructor.
+        """
+        areas = cls(summation)
+        areas._histogram.weights = sums
+        return areas
 
     def roc(self) -> float:
         """Return the area under the ROC curve, or 0 if there are no positive or no negative labels."""

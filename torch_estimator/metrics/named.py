@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.metrics.batch_arguments import METRIC_ARGUMENTS, batch_arguments
 from torch_estimator.metrics.broadcast_check import BroadcastCheck
 from torch_estimator.metrics.collected import on_host
 from torch_estimator.metrics.functions import MetricFunction, MetricFunctions, as_number, with_dims
@@ -25,11 +26,13 @@ class NamedMetrics:
     Args:
         metrics: Name -> one of the following.
 
-            - A function ``metric(labels, predictions)``. `MetricFunctions` says when it is called.
+            - A function ``metric(labels, predictions)``, which may also name ``weights`` and ``features``.
+              `MetricFunctions` says when it is called.
             - A metric object, such as one of torchmetrics. A copy of it is updated batch by batch with the model's only
               prediction and the labels. The labels keep the shape of the input if it is that of the prediction;
               otherwise they have the shape that the loss got.
             - A class, or a function without arguments, that returns a metric object.
+        weighted: Whether the model has a weight column, whose weights functions may name.
 
     Raises:
         InvalidTypeError: A value is none of these.
@@ -40,22 +43,31 @@ class NamedMetrics:
     {'error': 1.0}
     """
 
-    def __init__(self, metrics: Mapping[str, Any]) -> None:
+    def __init__(self, metrics: Mapping[str, Any], *, weighted: bool = False) -> None:
         self._names = tuple(metrics)
         self._objects = {name: _fresh(value, name) for name, value in metrics.items() if _creates_object(value, name)}
         self._functions = MetricFunctions(
-            _as_metric_function(name, value) for name, value in metrics.items() if name not in self._objects
+            _as_metric_function(name, value, weighted=weighted)
+            for name, value in metrics.items()
+            if name not in self._objects
         )
         self._checks = {name: BroadcastCheck(f"The metric {name!r}") for name in self._objects}
         self._empty = True
 
-    def update(self, labels: Any, predictions: Mapping[str, Tensor], label_dims: int | None = None) -> None:
+    def update(
+        self,
+        labels: Any,
+        predictions: Mapping[str, Tensor],
+        label_dims: int | None = None,
+        further: Mapping[str, Any] | None = None,
+    ) -> None:
         """Add a batch to all metrics.
 
         Args:
             labels: Labels of the input, unchanged.
             predictions: Predictions of the model by name.
             label_dims: Number of dimensions of the labels that the loss got, or None if it is unknown.
+            further: Weights and features of the batch, by the name of the argument.
         """
         if not self._names:
             return
@@ -68,7 +80,9 @@ class NamedMetrics:
             self._checks[name]({"predictions": prediction, "labels": given}, partial(metric.update, prediction, given))
         self._functions.label_dims = label_dims
         if len(self._objects) < len(self._names):
-            self._functions.update({"labels": labels, "predictions": predictions})
+            wanted = self._functions.arguments
+            named = {name: on_host(value) for name, value in (further or {}).items() if name in wanted}
+            self._functions.update({"labels": labels, "predictions": predictions, **named})
 
     def compute(self) -> dict[str, float]:
         """Return all metrics in the order in which they were given, or zeros if there were no batches."""
@@ -80,10 +94,24 @@ class NamedMetrics:
         return {name: values[name] for name in self._names}
 
 
-def _as_metric_function(name: str, function: Callable[[Any, Any], Any]) -> MetricFunction:
+def metric_arguments(metrics: Mapping[str, Any], *, weighted: bool) -> set[str]:
+    """Return the names of the arguments that some of the functions take besides labels and predictions."""
+    return {
+        argument
+        for name, value in metrics.items()
+        if not _creates_object(value, name)
+        for argument in _further(name, value, weighted=weighted)
+    }
+
+
+def _further(name: str, function: Callable[..., Any], *, weighted: bool) -> tuple[str, ...]:
+    return batch_arguments(f"The metric {name!r}", function, METRIC_ARGUMENTS, weighted=weighted)
+
+
+def _as_metric_function(name: str, function: Callable[..., Any], *, weighted: bool) -> MetricFunction:
     return MetricFunction(
-        function=lambda labels, predictions: {name: function(labels, predictions)},
-        arguments=("labels", "predictions"),
+        function=lambda labels, predictions, **further: {name: function(labels, predictions, **further)},
+        arguments=("labels", "predictions", *_further(name, function, weighted=weighted)),
         user=function,
     )
 

@@ -19,6 +19,7 @@ from torch_estimator.errors import DataError, RowError, UserError
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.floating import as_float32, cast, check_fits
 from torch_estimator.heads.base import Head
+from torch_estimator.heads.function_head import FunctionHead
 
 _WEIGHTS = "head/weights"
 _LOSS_FEATURES = "head/features"
@@ -96,7 +97,8 @@ class HostTransform:
 
     Args:
         transform: The part of the feature columns that runs here, or None to leave the features unchanged.
-        head: Prepares the labels and names the column of weights; None leaves labels unchanged.
+        head: Prepares the labels; None leaves labels unchanged.
+        needs: The head, or the `FunctionHead` in place of one, which says whether weights and features are needed.
         with_labels: Whether labels are needed; prediction needs none.
         raw: Names of raw columns to keep in addition to the output of ``transform``; None keeps all of them.
         floating: Dtype to which `to_tensors` will convert floating features (if there is no transform) and labels (if
@@ -113,6 +115,7 @@ class HostTransform:
         transform: FeatureTransform | None,
         head: Head | None,
         *,
+        needs: Head | FunctionHead | None = None,
         with_labels: bool,
         raw: Sequence[str] | None = (),
         floating: torch.dtype | None = None,
@@ -123,9 +126,10 @@ class HostTransform:
         self._head = head
         self._floating = floating
         self._with_labels = with_labels
-        self._loss_features = head is not None and with_labels and head.wants_features
+        needs = needs or head
+        self._loss_features = needs is not None and with_labels and needs.wants_features
         self.others = raw is None or self._loss_features
-        self._weight_columns = head.weight_columns if head is not None and with_labels else {}
+        self._weight_columns = needs.weight_columns if needs is not None and with_labels else {}
         self.note: Callable[[Columns], None] | None = None
 
     @property
@@ -279,7 +283,7 @@ def _even_lists(labels: Column) -> Column:
 
 def _numbers(features: Any) -> dict[str, np.ndarray]:
     if not isinstance(features, Mapping):
-        raise DataError("The loss_fn takes features, but the input's features have no names; give a dict.")
+        raise DataError("The loss or a metric takes features, but the input's have no names; give a dict.")
     return {
         name: column
         for name, column in features.items()

@@ -74,15 +74,16 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         self._floating = floating_dtype(self.module)
+        self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics, spec.weight_column)
         # Use one transform for all iterators, because a Dataset's cache contains batches that the transform prepared.
         self._host = HostTransform(
             spec.transform,
             spec.head,
+            needs=self.head,
             with_labels=spec.mode != ModeKeys.PREDICT,
             raw=_raw_columns(spec),
             floating=self._floating,
         )
-        self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
         self._buffers = LossBuffers(spec.loss)
@@ -111,7 +112,12 @@ class Model:
 
     def loss(self, module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
         """Return the training loss of one batch."""
-        return self.head.loss(module(features), labels, *weight_arguments(weights))  # type: ignore[no-any-return]
+        return self.loss_of(module(features), labels, weights, module)
+
+    def loss_of(self, outputs: Any, labels: Any, weights: Any, module: nn.Module | None = None) -> Tensor:
+        """Return the loss of one batch from the outputs of the module; None stands for the model's own module."""
+        named = {"module": module or self.module} if getattr(self.head, "wants_module", False) else {}
+        return self.head.loss(outputs, labels, *weight_arguments(weights), **named)  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
         """Call the user's optimizer factory; return the optimizers and learning-rate schedules that it makes.

@@ -24,6 +24,7 @@ from torch_estimator.inputs.input_fn import InputContext, call_input_fn
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec, InputFn
+from torch_estimator.train.forward_arguments import spread_features
 from torch_estimator.train.model import Model
 from torch_estimator.train.seen_rows import SeenRows
 from torch_estimator.warm_start import WarmStartSettings
@@ -104,7 +105,9 @@ class ModelBuilder:
             # Draw the initial values of tables outside of the module, because checkpoints do not contain these tables.
             if table not in in_module:
                 draw()
-        return Model(self._apart_from_training(spec), device, moved=moved, seen=self.seen)
+        spec = self._apart_from_training(spec)
+        spread_features(spec.module)
+        return Model(spec, device, moved=moved, seen=self.seen)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
         """Call an ``input_fn`` and return its data as a Dataset; each replica on a machine gets a part of the batches.

@@ -42,6 +42,7 @@ class Scores:
 
     def __init__(self, model: Model) -> None:
         self.batches = 0
+        self._model = model
         self._head = model.head
         self._as_one = getattr(model.head, "rows_are_independent", False)
         self._metrics: Any = model.head.metrics()
@@ -70,7 +71,7 @@ class Scores:
             last = losses[-1]
         else:
             for one, part in _apart(outputs, tensors, batches):
-                last = self._head.loss(one, part.labels, *weight_arguments(part.weights))
+                last = self._model.loss_of(one, part.labels, part.weights)
                 self._loss += float(last)
         return last
 

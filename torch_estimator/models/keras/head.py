@@ -28,7 +28,9 @@ class KerasHead(FunctionHead):
         self._module = module
         self._metric_names = metric_names
 
-    def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
+    def loss(
+        self, logits: Any, labels: Any, weights: Tensor | None = None, features: Any = None, module: Any = None
+    ) -> Tensor:
         """Return the loss that the Keras model was compiled with, plus regularizers and losses added by layers.
 
         Raises:
