@@ -412,6 +412,7 @@ class Estimator:
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         checkpoint_path: str | None = None,
+        strip_default_attrs: bool | None = None,
         *,
         warmup_instances: int = MOST_INSTANCES,
     ) -> str:
@@ -424,9 +425,10 @@ class Estimator:
             serving_input_receiver_fn: Inputs of the export: one of `torch_estimator.serving_input`, or a function that
                 returns one.
             assets_extra: Files to add to the export: name below ``assets.extra`` -> source.
-            as_text: Must be False; the argument exists because tf.estimator has it.
+            as_text: Has no effect; the argument exists because tf.estimator has it.
             checkpoint_path: The checkpoint; None for the newest one, or for the weights of ``warm_start_from`` if there
                 is no checkpoint.
+            strip_default_attrs: Has no effect, as ``as_text``.
             warmup_instances: Number of input rows to record in the export, with their predictions: 8 at most, 0 to copy
                 no data into it. They are the first rows of the input that this Estimator has trained or evaluated on
                 last. A server warms up with them, and ``estimator check`` compares the export with them.
@@ -449,7 +451,9 @@ class Estimator:
         from torch_estimator.export.writer import write_export
 
         if as_text:
-            raise InvalidValueError("as_text must be False: an ONNX export has no text form; use 'estimator show'.")
+            logger.info("as_text has no effect: an ONNX export has no text form. 'estimator show' prints an export.")
+        if strip_default_attrs:
+            logger.info("strip_default_attrs has no effect: an ONNX export has no such attributes.")
         if serving_input_receiver_fn is None:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."

@@ -40,6 +40,7 @@ class ServingInput:
         defaults: Values of inputs that a caller may omit. For CSV, values of empty fields.
         transform: Module that runs before the model, or None.
         column_names: For CSV, the names of all fields of a row.
+        input_name: For CSV, the name of the input.
         structure: Structure of the features that a module without columns takes, as given to `like`, or None.
         feature_spec: For tf.Examples, their features by name.
         variable: For `like`, the inputs whose rows are sequences of any length.
@@ -55,6 +56,7 @@ class ServingInput:
     defaults: dict[str, Default] = field(default_factory=dict)
     transform: nn.Module | None = None
     column_names: tuple[str, ...] = ()
+    input_name: str = "csv_row"
     structure: Structure | None = None
     feature_spec: dict[str, FixedLenFeature | VarLenFeature] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
@@ -187,8 +189,9 @@ def csv(
     columns: Any,
     defaults: Mapping[str, Default] | None = None,
     transform: nn.Module | None = None,
+    input_name: str = "csv_row",
 ) -> ServingInput:
-    """Return a serving input with the single input ``csv_row``: strings ``[batch]``, each of which is a row of CSV.
+    """Return a serving input with a single input, ``csv_row``: strings ``[batch]``, each of which is a row of CSV.
 
     Fields that the model does not use are ignored. The graph itself splits rows without quotes; `ExportedModel` also
     reads quoted fields. An empty field of a number gets the value in `defaults`, or else the `default_value` of its
@@ -201,10 +204,12 @@ def csv(
         defaults: Values of empty fields. The name of a field that no column reads declares an input that the model
             does not use, such as a key to pass through.
         transform: As for `raw_features`.
+        input_name: Name of the input, by which callers give the rows.
 
     Raises:
-        InvalidTypeError: As for `raw_features`.
-        InvalidValueError: A name repeats, or a column is not among the fields or has more than one value per row.
+        InvalidTypeError: As for `raw_features`, or `input_name` is not a string.
+        InvalidValueError: A name is empty or repeats, or a column is not among the fields or has more than one value
+            per row.
 
     >>> receiver = te.serving_input.csv(["id", "age"], [fc.numeric_column("age")], defaults={"id": "none"})
     >>> sorted(receiver.inputs)
@@ -216,6 +221,10 @@ def csv(
     if len(set(names)) != len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise InvalidValueError(f"column_names has {repeated!r} more than once.")
+    if not isinstance(input_name, str):
+        raise InvalidTypeError(f"input_name must be a string, but got {input_name!r}.")
+    if not input_name:
+        raise InvalidValueError("input_name must not be empty; it is the name by which callers give the rows.")
     inputs, transformer = _inputs(columns, transform)
     for key, feature in inputs.items():
         if key not in names:
@@ -237,7 +246,14 @@ def csv(
         if feature.missing is not None:
             given.setdefault(key, feature.missing)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
-    return ServingInput(kind="csv", inputs=inputs, defaults=checked, transform=transformer, column_names=names)
+    return ServingInput(
+        kind="csv",
+        inputs=inputs,
+        defaults=checked,
+        transform=transformer,
+        column_names=names,
+        input_name=input_name,
+    )
 
 
 def examples(feature_spec: Mapping[str, Any]) -> ServingInput:

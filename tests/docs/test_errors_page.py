@@ -203,7 +203,6 @@ PROVOKED: dict[str, Callable[..., object]] = {
     "model_fn may take": lambda: te.Estimator(lambda features, labels, mode: None),
     "….… would never be called": lambda: type("Mine", (te.Hook,), {"before_run": lambda self, context: None}),
     "… compares each with each": lambda: module(loss=lambda out, labels: (out - labels).square().mean()).train(batches),
-    "as_text must be False": lambda: export(linear().train(batches, steps=1), as_text=True),
     "labels are strings": lambda: train(linear(), {"x": [1.0, 2.0]}, ["no", "yes"]),
     "No file matches": lambda: list(Dataset.from_csv("*.csv").batch(2)),
     "column … is not in": lambda: csv("a,b\n1,2\n", label="y"),

@@ -60,6 +60,15 @@ def test_rows(built: Built, model: ExportedModel, row: str, values: Any) -> None
     np.testing.assert_allclose(answer["logits"], expected(built, *values), atol=1e-6)
 
 
+def test_the_input_may_have_any_name(built: Built, tmp_path: Path) -> None:
+    model = built.export(tmp_path, serving_input.csv(FIELDS, built.transform, input_name="line"))
+    assert list(model.signature("predict").inputs) == ["line"]
+    answer = model.predict({"line": ['1,"a",1,2,3', "1,a,1,2,3"]})
+    np.testing.assert_allclose(answer["logits"], np.repeat(expected(built, "a", 1, 2, 3), 2, 0), atol=1e-6)
+    with pytest.raises(InvalidValueError, match=r"^input_name must not be empty"):
+        serving_input.csv(FIELDS, built.transform, input_name="")
+
+
 def test_quoted_and_plain_rows_in_one_batch(model: ExportedModel) -> None:
     answer = model.predict({"csv_row": ['1,"a",1,2,3', "1,a,1,2,3"]})["logits"]
     assert answer[0] == answer[1]

@@ -118,3 +118,12 @@ def test_an_unknown_prediction_is_named(tmp_path: Path) -> None:
 def test_bad_signatures_are_refused(make: Any, error: type[UserError], problem: str) -> None:
     with pytest.raises(error, match=problem):
         make()
+
+
+def test_arguments_without_meaning_here_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "torch_estimator")
+    changed = with_outputs({"value": te.export.RegressionOutput("predictions")})
+    receiver = te.serving_input.json([fc.numeric_column("x")])
+    changed.export_saved_model(str(tmp_path), receiver, as_text=True, strip_default_attrs=True)
+    assert "as_text has no effect" in caplog.text
+    assert "strip_default_attrs has no effect" in caplog.text

@@ -26,7 +26,6 @@ from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
 
 _EXAMPLES = "examples"
-_CSV_ROW = "csv_row"
 _CSV_FIELDS = "csv_fields"
 _OUT_OF_RANGE = 1_000_000_000
 
@@ -150,8 +149,8 @@ def _lower_csv(
     second, optional input, as `ExportedModel` does for rows with quotes.
     """
     names = receiver.column_names
-    info = TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_CSV_ROW)
-    row = graph.input(_CSV_ROW, info)
+    info = TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=receiver.input_name)
+    row = graph.input(receiver.input_name, info)
     fields = graph.optional_input(_CSV_FIELDS, np.empty((0, len(names)), dtype=object))
     given = graph.op("Greater", graph.op("Size", fields), graph.constant(0, np.int64))
     split = graph.branch(given, _given_fields(fields, len(names)), _split_rows(graph, row, len(names)))
@@ -170,14 +169,14 @@ def _lower_csv(
         for index, key in enumerate(keys):
             raw[key] = RawTensor(tensor=select(graph, values, [index], len(keys)), dtype=dtype)
     csv = CsvFormat(
-        tensor=_CSV_ROW,
+        tensor=receiver.input_name,
         fields_tensor=_CSV_FIELDS,
         column_names=names,
         fields={
             key: CsvField(dtype=DTYPES[feature.dtype], default=texts[key]) for key, feature in receiver.inputs.items()
         },
     )
-    return {_CSV_ROW: info}, raw, csv
+    return {receiver.input_name: info}, raw, csv
 
 
 def _fill_empty(graph: GraphBuilder, values: str, defaults: list[str]) -> str:

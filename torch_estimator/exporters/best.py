@@ -71,7 +71,7 @@ class BestExporter:
         compare_fn: Function ``compare_fn(best_eval_result, current_eval_result) -> bool`` that returns whether the
             current result is better.
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
-        as_text: Must be False. tf.estimator has this parameter.
+        as_text: Has no effect. tf.estimator has this parameter.
         exports_to_keep: Number of exports to keep; None for all.
         warmup_instances: Number of input rows to record in an export, 0 to 8; see `Estimator.export_saved_model`.
 

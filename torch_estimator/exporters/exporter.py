@@ -87,11 +87,11 @@ def check_settings(kind: str, name: object, serving_input_receiver_fn: object, a
         kind: Name of the exporter's class, for messages.
         name: The exporter's `name`.
         serving_input_receiver_fn: Serving input of the exports.
-        as_text: Must be false.
+        as_text: Has no effect.
 
     Raises:
         InvalidTypeError: `name` is not a string.
-        InvalidValueError: `name` is empty or has a slash, the serving input is missing, or `as_text` is true.
+        InvalidValueError: `name` is empty or has a slash, or the serving input is missing.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"{kind}: name must be a string, but got {name!r}.")
@@ -103,9 +103,10 @@ def check_settings(kind: str, name: object, serving_input_receiver_fn: object, a
             "for instance te.serving_input.raw_features(columns), but got None."
         )
     if as_text:
-        raise InvalidValueError(
-            f"{kind} {name!r}: as_text must be False, because an ONNX export has no text form; "
-            "'estimator show --dir EXPORT' prints what an export takes and returns."
+        _logger.info(
+            "%s %r: as_text has no effect: an ONNX export has no text form. 'estimator show' prints an export.",
+            kind,
+            name,
         )
 
 

@@ -19,7 +19,7 @@ class FinalExporter:
         name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
         serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
-        as_text: Must be False. tf.estimator has this parameter.
+        as_text: Has no effect. tf.estimator has this parameter.
         warmup_instances: Number of input rows to record in the export, 0 to 8; see `Estimator.export_saved_model`.
 
     Raises:

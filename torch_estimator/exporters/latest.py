@@ -24,7 +24,7 @@ class LatestExporter:
         name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
         serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
-        as_text: Must be False. tf.estimator has this parameter.
+        as_text: Has no effect. tf.estimator has this parameter.
         exports_to_keep: Number of exports to keep; None for all.
         warmup_instances: Number of input rows to record in an export, 0 to 8; see `Estimator.export_saved_model`.
 
