@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
+from tests.serving.models import app_of, predict
 from torch_estimator import feature_column as fc
 from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueError, UserError
 from torch_estimator.heads.serving import Signature
@@ -64,6 +65,9 @@ def test_signatures_return_the_chosen_predictions_under_the_chosen_names(tmp_pat
     everything = model.predict({"features": X})
     np.testing.assert_array_equal(model.predict({"features": X}, "serving_default")["shares"], everything["scores"])
     np.testing.assert_array_equal(model.predict({"features": X}, "value")["outputs"], everything["price"])
+    with app_of(tmp_path) as app:
+        served = predict(app, {"instances": X.tolist(), "signature_name": "value"}).json()["predictions"]
+    np.testing.assert_allclose(served, everything["price"], atol=1e-6)
 
 
 def test_a_single_signature_is_the_default(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.serving.models import app_of, ask_all
 from torch_estimator import serving_input
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel
@@ -97,6 +98,18 @@ def test_rows_of_any_length_get_the_answer_that_each_gets_alone(frames: tuple[Fr
         np.testing.assert_allclose(given, expected[0].numpy(), atol=1e-6)
     together = model.predict({"frames": np.stack([rows[0], rows[3]]), "bias": bias[[0, 3]]})["output"]
     np.testing.assert_allclose(together, answer[[0, 3]], atol=1e-6)
+
+
+def test_requests_of_different_lengths_that_arrive_together(tagger: tuple[Tagger, ExportedModel]) -> None:
+    model = tagger[1]
+    rows = [[1, 2, 3], [4], [5, 6]] * 3
+    with app_of(Path(model.directory).parent) as app:
+        requests = [("/v1/models/small:predict", {"instances": [{"words": row}]}) for row in rows]
+        answers = [answer.json()["predictions"][0] for answer in ask_all(app, requests)]
+    for row, answer in zip(rows, answers, strict=True):
+        expected = model.predict({"words": [row]})
+        assert answer["tags"] == expected["tags"][0].tolist()
+        np.testing.assert_allclose(answer["last"], expected["last"][0], atol=1e-6)
 
 
 @pytest.mark.parametrize("length", [1, 2, 17])
