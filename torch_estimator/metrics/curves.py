@@ -151,6 +151,9 @@ class AreaUnderCurves:
             Goadrich, 2006). ``"trapezoidal"``, as in `tf.compat.v1.metrics.auc`, interpolates precision and recall.
         curves: Number of classes; each has its own curves.
 
+    Attributes:
+        histogram: Sums of weights, from which the areas are computed.
+
     >>> areas = te.metrics.AreaUnderCurves()
     >>> areas.update(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0.0, 0.0, 1.0, 1.0]), None)
     >>> round(areas.roc(), 2), round(areas.precision_recall(), 2)
@@ -164,7 +167,7 @@ class AreaUnderCurves:
     def __init__(self, summation: Summation = "interpolation", *, curves: int = 1) -> None:
         self._summation = summation
         self._curves = curves
-        self._histogram = LabelHistogram(_THRESHOLDS * curves)
+        self.histogram = LabelHistogram(_THRESHOLDS * curves)
 
     def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         """Add a batch of float32 probabilities, labels from 0 to 1 and weights, each [N] or [N, curves].
@@ -178,23 +181,7 @@ class AreaUnderCurves:
         bins = scaled.sub_(1.0).clamp_(min=0.0).long()
         if self._curves > 1:
             bins += torch.arange(self._curves, device=bins.device) * _THRESHOLDS
-        self._histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
-
-    def sums(self) -> Tensor:
-        """Return the sums of weights that the areas are computed from; those of two sets of batches may be added."""
-        return self._histogram.weights
-
-    @classmethod
-    def of(cls, sums: Tensor, summation: Summation = "interpolation") -> AreaUnderCurves:
-        """Return areas with the sums of weights that `sums` has returned, for one class.
-
-        Args:
-            sums: The sums.
-            summation: As in the constructor.
-        """
-        areas = cls(summation)
-        areas._histogram.weights = sums
-        return areas
+        self.histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
 
     def roc(self) -> float:
         """Return the area under the ROC curve, or 0 if there are no positive or no negative labels."""
@@ -233,8 +220,7 @@ class AreaUnderCurves:
     def _positives_by_threshold(self) -> tuple[Tensor, Tensor]:
         """Return the true and the false positives at every threshold, each [curves, thresholds]."""
         true, false = (
-            weights.view(self._curves, _THRESHOLDS)
-            for weights in (self._histogram.positives(), self._histogram.zeros())
+            weights.view(self._curves, _THRESHOLDS) for weights in (self.histogram.positives(), self.histogram.zeros())
         )
         # Sum the bins cumulatively from the right, because all bins above a threshold are predicted positive.
         return true.flip(1).cumsum(1).flip(1), false.flip(1).cumsum(1).flip(1)

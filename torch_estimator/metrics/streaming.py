@@ -63,6 +63,11 @@ class StreamingMetric:
 
         Args:
             other: The other metric, which does not change.
+
+        >>> metric = te.metrics.mean([1.0, 2.0])
+        >>> metric.merge_state(te.metrics.mean([6.0]))
+        >>> metric.compute()
+        3.0
         """
         if other._sums is not None:
             self._sums = other._sums.clone() if self._sums is None else self._merge(self._sums, other._sums)
@@ -72,7 +77,13 @@ class StreamingMetric:
         return 0.0 if self._sums is None else float(self._compute(self._sums))
 
     def reset(self) -> None:
-        """Forget all batches."""
+        """Forget all batches.
+
+        >>> metric = te.metrics.mean([1.0])
+        >>> metric.reset()
+        >>> metric.compute()
+        0.0
+        """
         self._sums = None
 
 
@@ -312,11 +323,14 @@ def auc(
         )
     areas = AreaUnderCurves(methods[summation_method])
     areas.update(scores.float(), truth.float(), None if weights is None else _weights(weights, truth))
-    area = AreaUnderCurves.precision_recall if curve == "PR" else AreaUnderCurves.roc
-    settings: dict[str, Any] = {"num_thresholds": num_thresholds, "curve": curve, "summation_method": summation_method}
-    return StreamingMetric(
-        partial(auc, **settings), areas.sums(), lambda sums: area(AreaUnderCurves.of(sums, methods[summation_method]))
-    )
+
+    def compute(sums: Tensor) -> float:
+        whole = AreaUnderCurves(methods[summation_method])
+        whole.histogram.weights = sums
+        return whole.precision_recall() if curve == "PR" else whole.roc()
+
+    again = partial(auc, curve=curve, summation_method=summation_method)
+    return StreamingMetric(again, areas.histogram.weights, compute)
 
 
 def pearson_correlation(labels: Any, predictions: Any, weights: Any = None) -> StreamingMetric:
