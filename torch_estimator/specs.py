@@ -33,9 +33,8 @@ def check_input_fn(input_fn: object) -> None:
     if not callable(input_fn):
         from torch_estimator.data.dataset import Dataset
 
-        if isinstance(input_fn, Dataset):
-            raise InvalidTypeError("input_fn must be a function that returns the Dataset, such as lambda: data.")
-        raise InvalidTypeError(f"input_fn must be callable, such as lambda: dataset, but got {input_fn!r}.")
+        if not isinstance(input_fn, Dataset):
+            raise InvalidTypeError(f"input_fn must be callable, such as lambda: dataset, but got {input_fn!r}.")
 
 
 def check_positive(name: str, value: float | None) -> None:

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import torch_estimator as te
+from torch_estimator import feature_column as fc
 from torch_estimator.data import Dataset
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
+from torch_estimator.train.batches import HostTransform
 
 
 def only_batch(data: Dataset) -> Any:
@@ -91,7 +93,6 @@ def test_a_label_column_with_a_mapping() -> None:
         (lambda: Dataset.from_arrays({"x": 3}), "column 'x' must have one row per example, but it is the scalar 3"),
         (lambda: Dataset.from_arrays({"x": [[1], [1, 2]]}), "column 'x' cannot be made an array"),
         (lambda: Dataset.from_arrays(torch.zeros(2, dtype=torch.bfloat16)), "bfloat16"),
-        (lambda: Dataset.from_arrays({"x": pa.array([1.5, None])}), "row 1 .from 0.: column 'x': the value is missing"),
         (lambda: Dataset.from_arrays({"x": [1]}).label("x").label("x"), "has one already"),
         (lambda: Dataset.from_arrays(pa.array([1, None])), "row 1 .from 0.: the value is missing"),
         (lambda: Dataset.from_arrays([1, 2], pa.array([1, None])), "row 1 .*column .labels.: the value is missing"),
@@ -142,8 +143,6 @@ def test_invalid_frames_are_refused() -> None:
         Dataset.from_pandas({"x": [1]})
     with pytest.raises(InvalidValueError, match="several columns called 'x'"):
         Dataset.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"]))
-    with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': the value is missing"):
-        Dataset.from_pandas(pd.DataFrame({"x": pd.array([1.5, None], "Float64")}))
     with pytest.raises(DataError, match="column 'x' of the frame cannot be used"):
         Dataset.from_pandas(pd.DataFrame({"x": [1j, 2j]}))
     with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': 'a' is a string, but the values before"):
@@ -240,13 +239,43 @@ def test_a_value_that_is_masked_is_named(shape: tuple[int, ...]) -> None:
     (batch,) = Dataset.from_arrays({"x": column}).batch(9)
     assert batch["x"].shape == shape
     column[2] = np.ma.masked
-    for features, labels, name in [({"x": column}, None, "x"), (np.arange(4), column, "labels")]:
-        with pytest.raises(DataError, match=rf"row 2 \(from 0\): column '{name}': the value is masked; replace"):
-            Dataset.from_arrays(features, labels)
+    with pytest.raises(DataError, match=r"row 2 \(from 0\): column 'labels': the value is masked; replace"):
+        Dataset.from_arrays(np.arange(4), column)
     with pytest.raises(DataError, match=r"row 2 .*column 'x': the value is masked"):
         list(Dataset.from_iterable([{"x": column}]))
-    with pytest.raises(DataError, match=r"row 2 .*column 'x': the value is masked"):
-        te.inputs.numpy_input_fn({"x": column}, shuffle=False)()
+    (batch,) = Dataset.from_arrays({"x": column}).batch(9)
+    assert np.isnan(batch["x"]).tolist() == column.mask.tolist()
+
+
+def test_masked_and_nullable_values_are_missing() -> None:
+    mask = [False, True, False]
+    masked = {
+        "f": np.ma.array([1.5, 2.5, 3.5], np.float32, mask=mask),
+        "w": np.ma.array(["a", "b", "c"], object, mask=mask),
+        "u": np.ma.array(["a", "b", "c"], mask=mask),
+    }
+    frame = pd.DataFrame({"f": pd.array([1.5, None, 3.5], "Float32"), "w": pd.array(["a", None, "c"], "string")})
+    frame["u"] = frame["w"]
+    table = pa.table({"f": pa.array([1.5, None, 3.5], pa.float32()), "w": ["a", None, "c"], "u": ["a", None, "c"]})
+    for data in (Dataset.from_arrays(masked), Dataset.from_pandas(frame), Dataset.from_arrow(table)):
+        got = only_batch(data)
+        assert got["f"].dtype == np.float32
+        np.testing.assert_array_equal(got["f"], [1.5, np.nan, 3.5])
+        assert got["w"].tolist() == got["u"].tolist() == ["a", "", "c"]
+
+
+def test_missing_integers_have_no_id() -> None:
+    column = fc.categorical_column_with_identity("n", 5)
+    transform = te.feature_column.FeatureTransform(linear_columns=[column])
+    values = np.ma.array([1, 2, 3], mask=[False, True, False])
+    frame = pd.DataFrame({"n": pd.array([1, None, 3], "Int64")})
+    ids = []
+    for data in (Dataset.from_arrays({"n": values}), Dataset.from_pandas(frame)):
+        source = data.batch(3)
+        estimator_transform = HostTransform(transform, None, with_labels=False)
+        with source.iterator(estimator_transform) as batches:
+            ids.append(next(batches).features["linear/ids"].tolist())
+    assert ids[0] == ids[1] == [[1], [5], [3]]
 
 
 def test_lists_of_unequal_lengths_are_named() -> None:

@@ -73,6 +73,15 @@ def tfrecord(folder: Path) -> Dataset:
     return Dataset.from_tfrecord(folder / "*.tfrecord*", label="y")
 
 
+def text(folder: Path) -> Dataset:
+    (folder / "a.txt").write_text("".join(f"line {i}\n" for i in range(ROWS)))
+    return Dataset.from_text(folder / "*.txt")
+
+
+def arrow(folder: Path) -> Dataset:
+    return Dataset.from_arrow(pa.table({**columns(), "y": np.arange(ROWS) % 2}), label="y")
+
+
 def arrays(folder: Path) -> Dataset:
     return Dataset.from_arrays(columns(), np.arange(ROWS) % 2)
 
@@ -97,6 +106,14 @@ def function(folder: Path) -> Dataset:
     return Dataset.from_iterable(lambda: (np.full((3, 2), i) for i in range(7)))
 
 
+def generator(folder: Path) -> Dataset:
+    def rows() -> Any:
+        for i in range(300):
+            yield {"x": i, "word": f"w{i % 5}"}, i % 2
+
+    return Dataset.from_generator(rows).batch(40)
+
+
 def loader(folder: Path) -> Dataset:
     data = TensorDataset(torch.arange(ROWS), torch.arange(ROWS) % 2)
     return Dataset.from_iterable(DataLoader(data, batch_size=4, shuffle=True))
@@ -110,16 +127,26 @@ SOURCES = [
     parquet,
     json_lines,
     tfrecord,
+    text,
+    arrow,
     arrays,
     one_tensor,
     tuple_of_arrays,
     frame,
 ]
-ITERABLES = [iterable, function, loader]
+ITERABLES = [iterable, function, generator, loader]
 
 
 def same(*batch: Any) -> Any:
     return batch if len(batch) == 2 else batch[0]
+
+
+def some(*batch: Any) -> np.ndarray:
+    """Return True for about two rows of three, whatever the columns are."""
+    column = batch[0]
+    while isinstance(column, dict | tuple):
+        column = next(iter(column.values())) if isinstance(column, dict) else column[0]
+    return np.array([sum(map(ord, str(value))) % 3 > 0 for value in column])
 
 
 ON_ROWS: dict[str, Callable[[Dataset], Dataset]] = {
@@ -142,6 +169,10 @@ ON_ROWS: dict[str, Callable[[Dataset], Dataset]] = {
     "shuffle cache": lambda data: data.shuffle(100).cache().repeat(2).batch(4).prefetch(2),
     "cache batches": lambda data: data.batch(4).map(same).cache().repeat(2),
     "cache in part": lambda data: data.batch(2).cache().take(5).repeat(3),
+    "filter": lambda data: data.filter(some).shuffle(100, seed=7).repeat(2).batch(4),
+    "shuffle filter": lambda data: data.shuffle(100, seed=7).filter(some).repeat(2).batch(4),
+    "filter batches": lambda data: data.batch(4).filter(some).repeat(2),
+    "unbatch": lambda data: data.batch(4).unbatch().skip(2).shuffle(100, seed=7).repeat(2).batch(3),
     "cache twice": lambda data: data.cache().batch(2).cache().repeat(2),
 }
 
@@ -154,6 +185,7 @@ ON_BATCHES: dict[str, Callable[[Dataset], Dataset]] = {
     "prefetch": lambda data: data.repeat(2).prefetch(3),
     "map prefetch": lambda data: data.map(same).repeat(2).prefetch(2),
     "cache": lambda data: data.cache().repeat(3),
+    "unbatch": lambda data: data.unbatch().filter(some).shuffle(9, seed=1).repeat(2).batch(3),
     "cache map": lambda data: data.skip(1).cache().map(same).repeat(2),
 }
 

@@ -6,7 +6,7 @@ chunks, and a `DatasetIterator` returns batches and the position to save. `pipel
 
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, Columns
-from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.dataset import AUTOTUNE, Dataset
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source
 from torch_estimator.data.stream import StateMismatch
@@ -16,6 +16,7 @@ from torch_estimator.data.write_tfrecord import write_tfrecord
 from torch_estimator.tfrecord.features import FixedLenFeature, RaggedFeature, SparseFeature, VarLenFeature
 
 __all__ = [
+    "AUTOTUNE",
     "Batch",
     "Chunk",
     "Column",

@@ -51,8 +51,8 @@ def as_column(value: Any, name: str | None = None, *, lists: bool = False, incom
         value: The values, rows first.
         name: Name of the column, for messages.
         lists: Whether a Python list of lists of unequal lengths becomes a column of lists; otherwise it is an error.
-        incomplete: Whether missing integers are allowed. They are returned as an Arrow array with nulls, which the
-            caller has to replace.
+        incomplete: Whether missing and masked numbers are allowed. Missing integers are returned as an Arrow array with
+            nulls, which the caller has to replace, and missing floats as NaN.
 
     Raises:
         InvalidTypeError: The value cannot be an array.
@@ -62,9 +62,13 @@ def as_column(value: Any, name: str | None = None, *, lists: bool = False, incom
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
         # Convert through Arrow, because pandas would turn nullable integers into floats, with NaN for missing values.
         value = pa.array(value, from_pandas=True)
+    if incomplete and np.ma.is_masked(value):
+        value = _unmasked(value)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
     if isinstance(value, pa.Array):
+        if incomplete and value.null_count and pa.types.is_floating(value.type):
+            value = pc.fill_null(value, pa.scalar(float("nan")).cast(value.type))
         return value if incomplete and is_incomplete(value) else from_arrow(value, name=name)
     if lists and (ragged := _ragged(value)) is not None:
         return from_arrow(ragged, name=name)
@@ -218,6 +222,16 @@ def _as_array(value: Any, name: str | None) -> Array:
     if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
         # numpy makes floats of integers that no integer type can hold. Raise an error if the list has such integers.
         check_integers(value, name)
+    return array
+
+
+def _unmasked(array: Any) -> Any:
+    """Return a masked array with missing values in place of the masked ones, or unchanged if its type has none."""
+    if array.dtype.kind == "f":
+        return array.filled(np.nan)
+    if array.ndim == 1 and array.dtype.kind in "iuOUS":
+        values = array.data if array.dtype.kind in "iu" else array.data.astype(object)
+        return pa.array(values, mask=np.ma.getmaskarray(array))
     return array
 
 

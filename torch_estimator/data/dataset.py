@@ -16,6 +16,7 @@ from torch_estimator.data.operations.batching import Batching, Padding
 from torch_estimator.data.operations.bucketing import Bucketing
 from torch_estimator.data.operations.cache import Cache
 from torch_estimator.data.operations.class_weight import ClassWeight
+from torch_estimator.data.operations.filter import CALLS, Filter, Unbatch
 from torch_estimator.data.operations.map import Map
 from torch_estimator.data.operations.prefetch import Prefetch
 from torch_estimator.data.operations.repeat import Repeat
@@ -26,10 +27,21 @@ from torch_estimator.data.sources.base import Source
 from torch_estimator.data.sources.csv import csv_source
 from torch_estimator.data.sources.input_files import Files
 from torch_estimator.data.sources.iterable import IterableSource
-from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
+from torch_estimator.data.sources.memory import (
+    arrow_table,
+    frame_columns,
+    is_frame,
+    is_series,
+    memory_source,
+    series_column,
+)
+from torch_estimator.data.sources.rows import batches_of_rows
 from torch_estimator.data.transform import AS_NUMPY, Transform
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.tfrecord.features import FeatureSpec
+
+AUTOTUNE = -1
+"""Argument of `Dataset.prefetch` and `Dataset.map`: let them choose, as `tf.data.AUTOTUNE` does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -323,6 +335,86 @@ class Dataset:
         return cls(IterableSource(iterable=iterable), _batched=True)
 
     @classmethod
+    def from_generator(
+        cls, generator: Callable[..., Iterable[Any]] | Iterable[Any], args: Sequence[Any] = ()
+    ) -> Dataset:
+        """Read rows that a Python generator yields: features of one row, or pairs (features, labels).
+
+        The rows are put together 128 at a time, so the generator is ahead of the batches. It is Python for each row;
+        arrays, files or `from_iterable` with whole batches are many times faster. A resumed run calls the generator
+        anew and skips the rows that were used, so it must yield the same rows again.
+
+        Args:
+            generator: Function that returns an iterable of rows, called for every pass; or an iterable, such as a
+                list. A row is a number, a string, an array or a dict of these. Python lists make a column of lists, which
+                may differ in length.
+            args: Arguments of the function.
+
+        Raises:
+            InvalidTypeError: `generator` is neither a function nor an iterable.
+
+        >>> def rows(count):
+        ...     for number in range(count):
+        ...         yield {"x": number, "word": "ab"[number % 2]}, number > 1
+        >>> for features, labels in te.data.Dataset.from_generator(rows, args=(3,)).batch(2):
+        ...     print(features["x"], features["word"], labels)
+        [0 1] ['a' 'b'] [False False]
+        [2] ['a'] [ True]
+        """
+        return cls.from_iterable(batches_of_rows(generator, tuple(args))).unbatch()
+
+    @classmethod
+    def from_arrow(cls, table: Any, label: LabelColumns | None = None) -> Dataset:
+        """Read rows from a table in Arrow's memory format, which is shared and not copied where the types allow it.
+
+        Args:
+            table: A `pyarrow.Table`, record batch or record batch reader, or any object that gives Arrow data
+                (``__arrow_c_stream__`` or ``__arrow_c_array__``), such as a Polars DataFrame or a DuckDB relation. All
+                rows are taken into memory. For files that do not fit, use `from_parquet`.
+            label: Column to use as label, or several; see `label`.
+
+        Raises:
+            InvalidTypeError: `table` gives no Arrow data.
+            InvalidValueError: Two columns have one name, or there are no rows.
+
+        >>> import pyarrow as pa
+        >>> table = pa.table({"age": [31, 52], "job": ["clerk", None], "rich": [0, 1]})
+        >>> for features, labels in te.data.Dataset.from_arrow(table, label="rich").batch(2):
+        ...     print(features["age"], features["job"], labels)
+        [31 52] ['clerk' ''] [0 1]
+        """
+        return cls(memory_source(arrow_table(table)))._labelled(label)
+
+    @classmethod
+    def from_text(cls, files: Files, column: str = "line") -> Dataset:
+        """Read the lines of text files as one column of strings, as `tf.data.TextLineDataset` does.
+
+        A line ends at a newline, which is left out, and so is a carriage return before it. Empty lines are rows. A
+        `map` after it makes columns of the lines, many at a time.
+
+        Args:
+            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Files whose
+                names end in ``.gz`` are decompressed.
+            column: Name of the column.
+
+        Raises:
+            InvalidTypeError: An argument has the wrong type.
+
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.txt")
+        >>> _ = path.write_text("1 a\\n2 b\\n")
+        >>> def parse(features):
+        ...     numbers, words = zip(*(line.split() for line in features["line"]))
+        ...     return {"word": np.array(words)}, np.array(numbers, int)
+        >>> for features, labels in te.data.Dataset.from_text(path).map(parse).batch(2):
+        ...     print(features["word"], labels)
+        ['a' 'b'] [1 2]
+        """
+        from torch_estimator.data.sources.text import text_source
+
+        return cls(text_source(files, column))
+
+    @classmethod
     def from_source(cls, source: Source, label: LabelColumns | None = None) -> Dataset:
         """Read rows from a source that the user has written.
 
@@ -370,7 +462,7 @@ class Dataset:
             raise InvalidValueError(f"{label} cannot be the label: the Dataset has one already.")
         return self._then(label)
 
-    def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
+    def shuffle(self, buffer: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None) -> Dataset:
         """Shuffle rows. If `repeat` follows, every epoch has another order.
 
         Args:
@@ -379,6 +471,7 @@ class Dataset:
                 rows is shuffled completely.
             seed: Seed of the order. None draws a seed from torch's global generator during this call and saves it with
                 the position, so that a resumed run continues in the same order.
+            reshuffle_each_iteration: As in tf.data; None and True are what happens anyway, and False is refused.
 
         Raises:
             InvalidValueError: `batch` came before, or an argument is out of range.
@@ -389,6 +482,11 @@ class Dataset:
         """
         if self._batched and any(isinstance(operation, Batching | Bucketing) for operation in self._operations):
             raise InvalidValueError("shuffle mixes rows, so it must come before batch.")
+        if reshuffle_each_iteration not in (None, True):
+            raise InvalidValueError(
+                f"reshuffle_each_iteration={reshuffle_each_iteration!r} would keep one order for all epochs, but "
+                "shuffle has a new order in each; call cache() after shuffle to keep the first one."
+            )
         shuffle = Shuffle(buffer=_int(buffer), seed=_int(seed), drawn_seed=draw_seed() if seed is None else 0)
         return replace(self._then(shuffle), _batched=self._batched and buffer == 1)
 
@@ -431,7 +529,13 @@ class Dataset:
         """
         return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
 
-    def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
+    def batch(
+        self,
+        size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
         """Make batches of `size` rows. If `drop_remainder` is true, a smaller last batch is dropped.
 
         Lists that differ in length are padded with zeros (or '') to the longest of the batch; see `padded_batch`.
@@ -440,6 +544,8 @@ class Dataset:
         Args:
             size: Rows of a batch, at least 1.
             drop_remainder: Whether to leave out a smaller last batch.
+            num_parallel_calls: As in tf.data, without an effect.
+            deterministic: As in tf.data, without an effect: the order is always the same.
 
         Raises:
             InvalidValueError: `size` is below 1.
@@ -523,7 +629,12 @@ class Dataset:
             raise InvalidValueError("bucket_by_sequence_length makes batches of rows, so it must come before batch.")
         return replace(self._then(buckets), _batched=True)
 
-    def map(self, fn: Callable[..., Any]) -> Dataset:
+    def map(
+        self,
+        fn: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
         """Apply a function to every batch. If `map` comes before `batch`, the function gets many rows at once.
 
         Args:
@@ -532,6 +643,8 @@ class Dataset:
                 may return a pair (features, labels). After `batch` it may return fewer or more rows, and a batch
                 without rows is skipped. Before `batch` it must return as many rows as it gets, and a column of lists is
                 an object array with one array per row.
+            num_parallel_calls: As in tf.data, without an effect: `fn` computes many rows in one call.
+            deterministic: As in tf.data, without an effect: the order is always the same.
 
         Raises:
             InvalidTypeError: `fn` is not callable.
@@ -545,6 +658,36 @@ class Dataset:
         [[1, 4, 9]]
         """
         return self._then(Map(function=fn, of_batches=self._batched))
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """Keep the rows for which a function returns True.
+
+        Args:
+            predicate: Called with features, or features and labels if there are any, as numpy arrays of many rows, as
+                the function of `map` is. Returns one boolean for each row, ``[rows]`` or ``[rows, 1]``. After `batch`
+                it gets single batches, and may also return one boolean for the whole batch.
+
+        Raises:
+            InvalidTypeError: `predicate` is not callable.
+            InvalidValueError: While iterating: the function returned something else.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}).filter(lambda features: features["x"] % 2 == 1)
+        >>> [features["x"].tolist() for features in data.batch(2)]
+        [[1, 3], [5]]
+        """
+        return self._then(Filter(predicate=predicate, of_batches=self._batched))
+
+    def unbatch(self) -> Dataset:
+        """Return a Dataset of the rows of the batches. The operations that follow then work on rows.
+
+        A `batch` after `batch` cuts the same rows anew without it. It lets `shuffle`, `filter`, `take` and others work
+        on the rows of batches that a DataLoader or another iterable gives.
+
+        >>> data = te.data.Dataset.from_iterable([{"x": np.arange(4)}, {"x": np.arange(4, 6)}])
+        >>> [features["x"].tolist() for features in data.unbatch().skip(1).batch(3)]
+        [[1, 2, 3], [4, 5]]
+        """
+        return replace(self._then(Unbatch()), _batched=False)
 
     def cache(self, filename: str | os.PathLike[str] | None = None) -> Dataset:
         """Store the results of the preceding operations in the first epoch, and reuse them in later epochs.
@@ -592,7 +735,7 @@ class Dataset:
         A torch DataLoader is not read ahead; use its ``num_workers``.
 
         Args:
-            n: Number of batches, 0 for none. -1, which is ``tf.data.AUTOTUNE``, is 2.
+            n: Number of batches, 0 for none. `AUTOTUNE` (-1, as in tf.data) is 2.
 
         Raises:
             InvalidValueError: `n` is less than -1.
@@ -601,7 +744,7 @@ class Dataset:
         >>> [features["x"].tolist() for features in data]
         [[1, 2], [3]]
         """
-        return self._then(Prefetch(count=2 if n == -1 else _int(n)))
+        return self._then(Prefetch(count=2 if n == AUTOTUNE else _int(n)))
 
     def skip(self, rows: int) -> Dataset:
         """Leave out the first `rows` rows. After `batch`, leave out the first `rows` batches.
@@ -648,7 +791,7 @@ class Dataset:
     @property
     def runs_user_code(self) -> bool:
         """Whether a user's function or iterable produces or changes the batches."""
-        return isinstance(self._source, IterableSource) or any(isinstance(one, Map) for one in self._operations)
+        return isinstance(self._source, IterableSource) or any(isinstance(one, CALLS) for one in self._operations)
 
     def iterator(
         self, transform: Transform | None = None, convert: Callable[[Batch], Any] | None = None
@@ -698,7 +841,7 @@ def _int(value: Any) -> Any:
 
 
 def _is_for_each_batch(operation: Operation) -> bool:
-    return isinstance(operation, Prefetch) or (isinstance(operation, Map) and operation.of_batches)
+    return isinstance(operation, Prefetch) or (isinstance(operation, CALLS) and operation.of_batches)
 
 
 def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from torch_estimator.data.operations.batching import Batching, PadStream
 from torch_estimator.data.operations.bucketing import Bucketing
 from torch_estimator.data.operations.cache import Cache
 from torch_estimator.data.operations.class_weight import ClassWeight
+from torch_estimator.data.operations.filter import CALLS, Filter, Unbatch
 from torch_estimator.data.operations.map import Map, function_identity
 from torch_estimator.data.operations.prefetch import Prefetch
 from torch_estimator.data.operations.shuffle import Shuffle
@@ -73,7 +74,7 @@ class _Pipeline:
     def __init__(self, operations: Sequence[Operation], transform: Transform | None) -> None:
         self._given = tuple(operations)
         self._transform = transform
-        maps = [place for place, operation in enumerate(operations) if isinstance(operation, Map)]
+        maps = [place for place, operation in enumerate(operations) if isinstance(operation, CALLS)]
         early = [one for one in operations[: maps[0] if maps else None] if isinstance(one, Label | ClassWeight)]
         self._mapped = bool(maps)
         self._labels = [one for one in early if isinstance(one, Label)]
@@ -91,7 +92,7 @@ class _Pipeline:
         The signature is saved with each position in the input, to check later that the source is still the same.
         """
         operations = self._operations
-        elements = source.stream(own_random=any(isinstance(one, Cache | Shard) for one in self._given))
+        elements = source.stream(own_random=any(isinstance(one, Cache | Shard | Unbatch) for one in self._given))
         if elements.from_loader:
             # Do not read a DataLoader in a thread. The DataLoader and the model both draw from torch's global random
             # generator, so their random numbers would depend on timing. `num_workers` is the safe alternative.
@@ -214,12 +215,14 @@ def _needs_raw_columns(operation: Operation) -> bool:
     """Return whether an operation must run before the transform, because it reads or stores raw columns."""
     if isinstance(operation, Cache):
         return operation.path is not None
-    return isinstance(operation, Map | Label | ClassWeight)
+    return isinstance(operation, CALLS | Label | ClassWeight)
 
 
 def _identity(operation: Operation) -> Any:
     """Return a list or text that is equal in two runs only if the operation does the same in both runs."""
     if isinstance(operation, Map):
         return ["map", operation.of_batches, function_identity(operation.function)]
+    if isinstance(operation, Filter):
+        return ["filter", operation.of_batches, function_identity(operation.predicate)]
     # Leave out the seed that a shuffle drew. The cache compares this seed as part of the position.
     return operation.signature() if isinstance(operation, Shuffle | Cache) else repr(operation)

@@ -12,7 +12,15 @@ from torch.utils.data import DataLoader
 
 from torch_estimator.data.chunk import as_pair
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
+from torch_estimator.data.sources.memory import (
+    frame_columns,
+    is_frame,
+    is_series,
+    memory_source,
+    series_column,
+    table_columns,
+    table_of,
+)
 from torch_estimator.errors import InvalidTypeError
 
 
@@ -34,9 +42,10 @@ def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
     """
     if isinstance(value, Dataset):
         return value
-    if _is_iterable_of_batches(value):
+    if table_of(value) is None and _is_iterable_of_batches(value):
         return Dataset.from_iterable(value)
-    features, labels = as_pair(value)
+    table = table_of(value)
+    features, labels = as_pair(value if table is None else table_columns(table))
     if features is None:
         raise _unusable(value)
     source = memory_source(_columns(features), _columns(labels, "labels"))
@@ -55,6 +64,8 @@ def _is_iterable_of_batches(value: Any) -> bool:
 def _columns(value: Any, name: str | None = None) -> Any:
     if is_frame(value):
         return frame_columns(value)
+    if (table := table_of(value)) is not None:
+        return table_columns(table)
     if is_series(value):
         return series_column(value, str(value.name))
     if isinstance(value, Mapping):

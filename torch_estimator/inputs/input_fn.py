@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_estimator.data.arguments import check_count
+from torch_estimator.data.dataset import Dataset
 from torch_estimator.errors import InvalidValueError
 
 
@@ -71,19 +72,21 @@ class InputContext:
         return global_batch_size // self.num_replicas_in_sync
 
 
-def call_input_fn(input_fn: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def call_input_fn(input_fn: Callable[..., Any] | Dataset, given: Mapping[str, Any]) -> Any:
     """Call a user's ``input_fn`` with those arguments in `given` for which the function has a parameter.
 
     As in tf.estimator, ``*args`` and ``**kwargs`` get no arguments. Arguments that a `functools.partial` binds keep
     their values.
 
     Args:
-        input_fn: The user's function.
+        input_fn: The user's function; or a Dataset, which is returned.
         given: Arguments that it may take, by name.
 
     Raises:
         InvalidValueError: The function needs an argument that is not among `given`, or takes one by position only.
     """
+    if isinstance(input_fn, Dataset):
+        return input_fn
     try:
         parameters = inspect.signature(input_fn).parameters
     except (TypeError, ValueError):

@@ -92,6 +92,19 @@ class _MapStream(PassThroughStream):
         return mapped
 
 
+def call(function: Callable[..., Any], chunk: Chunk, *, of_batches: bool) -> Any:
+    """Call a user's function with the features of a chunk, and its labels if there are any, as numpy arrays.
+
+    Args:
+        function: The function.
+        chunk: The rows.
+        of_batches: Whether lists are padded; otherwise a column of lists is an object array with one array per row.
+    """
+    convert = to_numpy if of_batches else _row_by_row
+    structures = [chunk.features] if chunk.labels is None else [chunk.features, chunk.labels]
+    return function(*(tree.map(convert, one) for one in structures))
+
+
 def _row_by_row(column: Column) -> Array:
     if isinstance(column, np.ndarray) or not is_lists(column):
         return to_numpy(column)

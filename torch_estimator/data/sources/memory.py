@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from torch_estimator import tree
 from torch_estimator.data.arguments import duplicates, missing_column
@@ -116,13 +117,60 @@ def _columns_of(features: Any) -> Any:
     """Return a dict of the columns of a DataFrame or an Arrow table; return anything else unchanged."""
     if is_frame(features):
         return frame_columns(features)
-    if not isinstance(features, pa.Table | pa.RecordBatch):
+    table = table_of(features)
+    if table is None:
         return features
-    names = features.schema.names
+    return table_columns(table)
+
+
+def table_columns(table: pa.Table) -> dict[str, Any]:
+    """Return the columns of an Arrow table by name; raise InvalidValueError if two have one name."""
+    names = table.schema.names
     twice = duplicates(names)
     if twice:
         raise InvalidValueError(f"the table has several columns called {twice[0]!r}; rename them.")
-    return dict(zip(names, features.columns, strict=True))
+    return dict(zip(names, table.columns, strict=True))
+
+
+def table_of(value: Any) -> pa.Table | None:
+    """Return a value as an Arrow table if it is one, or gives one through the PyCapsule interface; else None.
+
+    Columns give Arrow data, too, such as a Series of Polars. They are no tables.
+    """
+    if isinstance(value, pa.Table):
+        return value
+    if isinstance(value, pa.RecordBatch):
+        return pa.Table.from_batches([value])
+    if (
+        isinstance(value, type | np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray)
+        or is_frame(value)
+        or is_series(value)
+    ):
+        return None
+    try:
+        if hasattr(value, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(value).read_all()
+        if hasattr(value, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(value)])
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+    return None
+
+
+def arrow_table(value: Any) -> pa.Table:
+    """Return a value as an Arrow table.
+
+    Raises:
+        InvalidTypeError: It is no table, and gives none.
+    """
+    table = table_of(value)
+    if table is None:
+        cure = "; use from_pandas" if is_frame(value) else ""
+        raise InvalidTypeError(
+            "from_arrow takes a table of Arrow, or an object that gives one (__arrow_c_stream__), but got "
+            f"{type(value).__name__}{cure}."
+        )
+    return table
 
 
 def _named_column(value: Any, name: str) -> Any:
@@ -212,7 +260,7 @@ def frame_columns(frame: Any) -> dict[str, Column]:
     Raises:
         InvalidTypeError: `frame` is not a DataFrame.
         InvalidValueError: Two columns have the same name.
-        DataError: A value of a column of nullable floats is missing.
+        DataError: Strings and numbers are mixed in a column.
     """
     if not is_frame(frame):
         raise InvalidTypeError(f"from_pandas takes a pandas.DataFrame, but got {type(frame).__name__}.")
@@ -224,10 +272,10 @@ def frame_columns(frame: Any) -> dict[str, Column]:
 
 
 def series_column(series: Any, name: str) -> Column:
-    """Convert a pandas Series to a column. Missing strings become ''; NaN and missing integers stay.
+    """Convert a pandas Series to a column. Missing strings become '' and floats NaN; missing integers stay.
 
     Raises:
-        DataError: A value of nullable floats is missing, or strings and numbers are mixed.
+        DataError: Strings and numbers are mixed.
     """
     try:
         if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):
