@@ -346,8 +346,8 @@ class Dataset:
 
         Args:
             generator: Function that returns an iterable of rows, called for every pass; or an iterable, such as a
-                list. A row is a number, a string, an array or a dict of these. Python lists make a column of lists, which
-                may differ in length.
+                list. A row is a number, a string, an array or a dict of these. Python lists make a column of lists,
+                which may differ in length.
             args: Arguments of the function.
 
         Raises:
