@@ -25,6 +25,10 @@ def test_every_row_of_the_survey_is_there() -> None:
     survey = SHARED / "design" / "usage_survey.md"
     if not survey.exists():
         pytest.skip(f"{survey} is not there")
-    ours = [(row[1], row[2].replace("\\", "").removeprefix("tf.data.")) for row in map(ROW.fullmatch, LINES) if row is not None]
+    ours = [
+        (row[1], row[2].replace("\\", "").removeprefix("tf.data."))
+        for row in map(ROW.fullmatch, LINES)
+        if row is not None
+    ]
     theirs = re.findall(r"^\| *(\d+) \| *\d+ \| (.*?) \|", survey.read_text(encoding="utf-8"), re.MULTILINE)
     assert ours == theirs
