@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_estimator import tree
 from torch_estimator.data.arguments import check_count
+from torch_estimator.data.described import described_operation, described_source
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.operations.batching import Batching, Padding
@@ -46,7 +48,7 @@ AUTOTUNE = -1
 """Argument of `Dataset.prefetch` and `Dataset.map`: let them choose, as `tf.data.AUTOTUNE` does."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dataset:
     """Input pipeline: a source of rows (features and labels), and operations such as shuffle and batch.
 
@@ -946,6 +948,33 @@ class Dataset:
         if not self._batched:
             raise InvalidValueError("the Dataset has no batch size; call batch(size) on it.")
         return make_iterator(self._source, self._operations, transform, convert)
+
+    def head(self, rows: int = 5) -> Any:
+        """Return the first rows as numpy arrays: a pair (features, labels), or only features if there are no labels.
+
+        It is for a look at the data, and reads no more of it than one window or batch.
+
+        Args:
+            rows: Most rows to return.
+
+        Raises:
+            InvalidValueError: `rows` is below 1, or the Dataset has no rows.
+
+        >>> te.data.Dataset.from_arrays({"x": [1, 2, 3], "word": ["a", "b", "c"]}).head(2)
+        {'x': array([1, 2]), 'word': array(['a', 'b'], dtype=object)}
+        """
+        check_count("head's number of rows", rows, at_least=1)
+        batches = self if self._batched else self.batch(int(rows))
+        with batches.iterator(AS_NUMPY) as iterator:
+            first = next(iterator, None)
+        if first is None:
+            raise InvalidValueError("the Dataset has no rows.")
+        features, labels = tree.slice_rows(tuple(first), 0, rows)
+        return features if labels is None else (features, labels)
+
+    def __repr__(self) -> str:
+        steps = [described_source(self._source), *(described_operation(one) for one in self._operations)]
+        return f"<Dataset: {' | '.join(steps)}>"
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches as numpy arrays: pairs (features, labels), or only features if there are no labels."""
