@@ -244,9 +244,9 @@ class Estimator:
         `RunConfig` says how often the training writes (``save_summary_steps``).
 
         Returns:
-            A dict from name to a pair of arrays: ``steps``, int64, and ``values``, float64. Its method ``frame()`` makes
-            a pandas DataFrame with a row for each step and a column for each curve. The dict is empty before the first
-            training.
+            A dict from name to a pair of arrays: ``steps``, int64, and ``values``, float64. Its method ``frame()``
+            makes a pandas DataFrame with a row for each step and a column for each curve. The dict is empty before the
+            first training.
 
         >>> estimator = te.BaselineRegressor("memory://history")
         >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=2)
