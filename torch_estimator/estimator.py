@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from torch_estimator import files
+from torch_estimator.checkpoint.saved_tensors import saved_shape
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.estimator_job import EstimatorJob
 from torch_estimator.export.warmup import MOST_INSTANCES
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from torch_estimator.from_module.optimizers import ModuleOptimizer
     from torch_estimator.heads.base import Head
     from torch_estimator.serving_input import ServingInput
+    from torch_estimator.summary.history import History
 
 logger = logging.getLogger("torch_estimator")
 
@@ -233,6 +236,60 @@ class Estimator:
         'memory://latest_checkpoint/model.ckpt-3'
         """
         return self.job.latest_checkpoint()
+
+    def history(self) -> History:
+        """Return the curves of the training and its evaluations, from the event files in ``model_dir``.
+
+        Names are those of the summaries, such as ``loss``; those of evaluations follow ``eval/``, or ``eval_<name>/``.
+        `RunConfig` says how often the training writes (``save_summary_steps``).
+
+        Returns:
+            A dict from name to a pair of arrays: ``steps``, int64, and ``values``, float64. Its method ``frame()``
+            makes a pandas DataFrame with a row for each step and a column for each curve. The dict is empty before the
+            first training.
+
+        >>> estimator = te.BaselineRegressor("memory://history")
+        >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=2)
+        >>> _ = estimator.evaluate(lambda: ({"x": [1.0]}, [2.0]))
+        >>> curve = estimator.history()["eval/label/mean"]
+        >>> curve.steps.tolist(), curve.values.tolist()
+        ([2], [2.0])
+        """
+        from torch_estimator.summary.history import read_history
+
+        return read_history(self.model_dir)
+
+    def summary(self) -> str:
+        """Return a table of the variables in the newest checkpoint: names, shapes and how many numbers they hold.
+
+        Raises:
+            CheckpointError: The model is not trained yet.
+
+        >>> estimator = te.LinearRegressor([fc.numeric_column("x", shape=3)], "memory://summary")
+        >>> print(estimator.train(lambda: ({"x": [[1.0, 2.0, 3.0]]}, [2.0]), steps=1).summary())
+        variable                           shape   numbers
+        linear/linear_model/bias_weights   [1]           1
+        linear/linear_model/x/weights      [3, 1]        3
+        4 numbers in 2 variables, and 8 of the optimizer, at global step 1
+        """
+        checkpoint = self.job.checkpoint()
+        shapes = {name: saved_shape(checkpoint.variables, name) for name in sorted(checkpoint.variables)}
+        slots = sum(math.prod(saved_shape(checkpoint.slots, name)) for name in checkpoint.slots)
+        rows = [("variable", "shape", "numbers")]
+        rows += [(name, str(shape), f"{math.prod(shape):,}") for name, shape in shapes.items()]
+        wide = [max(len(row[place]) for row in rows) for place in range(3)]
+        lines = [f"{name:<{wide[0]}}   {shape:<{wide[1]}}  {count:>{wide[2]}}" for name, shape, count in rows]
+        total = sum(map(math.prod, shapes.values()))
+        lines.append(
+            f"{total:,} numbers in {len(shapes)} variables, and {slots:,} of the optimizer, at global step "
+            f"{checkpoint.step}"
+        )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        latest = self.latest_checkpoint()
+        state = "not trained yet" if latest is None else f"global step {latest.rpartition('-')[2]}"
+        return f"<{type(self).__name__} in {self.model_dir!r}: {state}>"
 
     def get_variable_names(self) -> list[str]:
         """Return the names of all variables in the newest checkpoint, including optimizer slots and ``global_step``.

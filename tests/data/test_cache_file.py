@@ -234,7 +234,7 @@ def test_errors_in_cached_rows_name_the_row(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_compared_between_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="cannot tell whether an iterable gives the same in another run"):
+    with pytest.raises(InvalidValueError, match="cannot tell whether an iterable, or several Datasets, give the same"):
         Dataset.from_iterable([np.ones(1)]).cache(tmp_path / "cache").iterator()
     lock = threading.Lock()
 

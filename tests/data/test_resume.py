@@ -119,6 +119,28 @@ def loader(folder: Path) -> Dataset:
     return Dataset.from_iterable(DataLoader(data, batch_size=4, shuffle=True))
 
 
+def concatenated(folder: Path) -> Dataset:
+    return arrays(folder).skip(7).concatenate(arrays(folder).shuffle(30, seed=5).take(9), arrays(folder).take(4))
+
+
+def zipped(folder: Path) -> Dataset:
+    first, second = (Dataset.from_arrays({name: np.arange(ROWS)}) for name in ("x", "z"))
+    return Dataset.zip(([first.skip(2), second.batch(5).unbatch()], text(folder)))
+
+
+def sampled(folder: Path) -> Dataset:
+    return Dataset.sample_from_datasets([arrays(folder).take(9), csv(folder).map(same), arrays(folder)], seed=4)
+
+
+def sampled_drawn(folder: Path) -> Dataset:
+    return Dataset.sample_from_datasets([arrays(folder), arrays(folder).skip(3)], weights=[3, 1])
+
+
+def interleaved(folder: Path) -> Dataset:
+    return Dataset.interleave([arrays(folder), generator(folder).unbatch().take(11)], block_length=2)
+
+
+COMBINED = [concatenated, zipped, sampled, interleaved]
 SOURCES = [
     csv,
     csv_gz,
@@ -190,7 +212,7 @@ ON_BATCHES: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", [*SOURCES, *COMBINED])
 @pytest.mark.parametrize("steps", ON_ROWS)
 def test_every_position_of_rows_is_restored_exactly(
     source: Callable[[Path], Dataset], steps: str, tmp_path: Path
@@ -198,7 +220,7 @@ def test_every_position_of_rows_is_restored_exactly(
     assert check_every_position(lambda: ON_ROWS[steps](source(tmp_path))) > 3
 
 
-@pytest.mark.parametrize("source", [csv, arrays, *ITERABLES])
+@pytest.mark.parametrize("source", [csv, arrays, sampled_drawn, *ITERABLES])
 @pytest.mark.parametrize("steps", ON_BATCHES)
 def test_every_position_of_batches_is_restored_exactly(
     source: Callable[[Path], Dataset], steps: str, tmp_path: Path

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_estimator import tree
+from torch_estimator.data.arguments import check_count
+from torch_estimator.data.described import described_operation, described_source
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.operations.batching import Batching, Padding
@@ -24,6 +27,7 @@ from torch_estimator.data.operations.shuffle import Shuffle, draw_seed
 from torch_estimator.data.operations.take_skip_shard import Shard, Skip, Take
 from torch_estimator.data.pipeline import Operation, make_iterator
 from torch_estimator.data.sources.base import Source
+from torch_estimator.data.sources.combined import CombinedSource, Concatenated, Mixed, Zipped
 from torch_estimator.data.sources.csv import csv_source
 from torch_estimator.data.sources.input_files import Files
 from torch_estimator.data.sources.iterable import IterableSource
@@ -37,14 +41,14 @@ from torch_estimator.data.sources.memory import (
 )
 from torch_estimator.data.sources.rows import batches_of_rows
 from torch_estimator.data.transform import AS_NUMPY, Transform
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.tfrecord.features import FeatureSpec
 
 AUTOTUNE = -1
 """Argument of `Dataset.prefetch` and `Dataset.map`: let them choose, as `tf.data.AUTOTUNE` does."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dataset:
     """Input pipeline: a source of rows (features and labels), and operations such as shuffle and batch.
 
@@ -58,7 +62,7 @@ class Dataset:
     [4 5] [1 0]
     """
 
-    _source: Source | IterableSource
+    _source: Source | IterableSource | CombinedSource
     _operations: tuple[Operation, ...] = ()
     _batched: bool = False
 
@@ -439,6 +443,127 @@ class Dataset:
         """
         return cls(source)._labelled(label)
 
+    @classmethod
+    def zip(cls, datasets: Any) -> Dataset:
+        """Put the rows of several Datasets side by side. It ends with the shortest.
+
+        Args:
+            datasets: A pair ``(features, labels)``, or features alone. Each is a Dataset, a dict of Datasets, which
+                names their columns, or a list of Datasets with named columns, which puts these together. With features
+                alone, the labels are those of the one Dataset that has labels. `batch` comes after `zip`.
+
+        Raises:
+            InvalidTypeError: `datasets` has another structure.
+            InvalidValueError: A Dataset has batches already.
+
+        >>> x = te.data.Dataset.from_arrays({"x": [1, 2, 3]})
+        >>> more, y = te.data.Dataset.from_arrays({"z": [7, 8, 9]}), te.data.Dataset.from_arrays([0, 1, 0])
+        >>> for features, labels in te.data.Dataset.zip(([x, more], y)).batch(3):
+        ...     print(features["x"], features["z"], labels)
+        [1 2 3] [7 8 9] [0 1 0]
+        """
+        if isinstance(datasets, tuple) and len(datasets) != 2:
+            raise InvalidTypeError(
+                "zip takes a pair (features, labels), or a dict or list of Datasets, but got a tuple of "
+                f"{len(datasets)}."
+            )
+        features, labels = datasets if isinstance(datasets, tuple) else (datasets, None)
+        found: list[Dataset] = []
+        structures = [None if one is None else _indices(one, found) for one in (features, labels)]
+        _check_rows("zip", found)
+        user = any(one.runs_user_code for one in found)
+        return cls(Zipped(datasets=found, runs_user_code=user, features=structures[0], labels=structures[1]))
+
+    @classmethod
+    def sample_from_datasets(
+        cls,
+        datasets: Sequence[Dataset],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+    ) -> Dataset:
+        """Mix the rows of several Datasets at random. The order of the rows of each stays.
+
+        Args:
+            datasets: Datasets with the same columns. `batch` comes after this.
+            weights: Probability of each Dataset, not negative; they are divided by their sum. None for equal ones.
+            seed: Seed of the choices, which differ by epoch. None draws one from torch's global generator, and saves it
+                with the position.
+            stop_on_empty_dataset: Whether to end when a row of a Dataset is due that has ended. Otherwise the others
+                go on without it.
+
+        Raises:
+            InvalidValueError: Weights do not fit, or a Dataset has batches already.
+
+        >>> often, seldom = (te.data.Dataset.from_arrays({"x": [number] * 1000}) for number in (0, 1))
+        >>> mixed = te.data.Dataset.sample_from_datasets([often, seldom], weights=[0.9, 0.1], seed=1)
+        >>> features = next(iter(mixed.batch(1000)))
+        >>> bool(0.07 < features["x"].mean() < 0.13)
+        True
+        """
+        datasets = _check_rows("sample_from_datasets", datasets)
+        shares = tuple(float(one) for one in (weights if weights is not None else [1.0] * len(datasets)))
+        if len(shares) != len(datasets) or not all(0 <= one < float("inf") for one in shares) or not sum(shares):
+            raise InvalidValueError(
+                f"weights must be {len(datasets)} numbers that are not negative, one for each Dataset and not all 0, "
+                f"but got {weights!r}."
+            )
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
+            raise InvalidValueError(f"seed must be a whole number from 0, but got {seed!r}.")
+        return cls(
+            Mixed(
+                datasets=datasets,
+                runs_user_code=any(one.runs_user_code for one in datasets),
+                weights=shares,
+                seed=_int(seed),
+                drawn_seed=draw_seed() if seed is None else 0,
+                stop_on_empty=bool(stop_on_empty_dataset),
+            )
+        )
+
+    @classmethod
+    def interleave(cls, datasets: Sequence[Dataset], block_length: int = 1) -> Dataset:
+        """Take rows of several Datasets in turn. One that has ended is left out of the turn.
+
+        The files of a glob need no `interleave`: `shuffle` as the first operation mixes them.
+
+        Args:
+            datasets: Datasets with the same columns. `batch` comes after this.
+            block_length: Rows to take of each at a time.
+
+        Raises:
+            InvalidValueError: `block_length` is below 1, or a Dataset has batches already.
+
+        >>> first, second = te.data.Dataset.from_arrays({"x": [1, 2, 3]}), te.data.Dataset.from_arrays({"x": [10, 20]})
+        >>> [features["x"].tolist() for features in te.data.Dataset.interleave([first, second]).batch(5)]
+        [[1, 10, 2, 20, 3]]
+        """
+        datasets = _check_rows("interleave", datasets)
+        check_count("interleave's block_length", block_length, at_least=1)
+        user = any(one.runs_user_code for one in datasets)
+        return cls(Mixed(datasets=datasets, runs_user_code=user, block_length=int(block_length)))
+
+    def concatenate(self, *others: Dataset) -> Dataset:
+        """Append the rows of other Datasets with the same columns.
+
+        Args:
+            others: The other Datasets. All have batches, or none.
+
+        Raises:
+            InvalidTypeError: One is no Dataset.
+            InvalidValueError: Some have batches and others rows.
+
+        >>> first, second = te.data.Dataset.from_arrays({"x": [1, 2]}), te.data.Dataset.from_arrays({"x": [3]})
+        >>> [features["x"].tolist() for features in first.concatenate(second).batch(2)]
+        [[1, 2], [3]]
+        """
+        datasets = (self, *others)
+        _check_datasets("concatenate", datasets)
+        if len({one._batched for one in datasets}) > 1:
+            raise InvalidValueError("concatenate takes Datasets of rows, or of batches, but these are some of each.")
+        user = any(one.runs_user_code for one in datasets)
+        return Dataset(Concatenated(datasets=datasets, runs_user_code=user), _batched=self._batched)
+
     def label(self, column: LabelColumns, mapping: Mapping[Any, Any] | None = None) -> Dataset:
         """Move one or several columns from the features to the labels.
 
@@ -791,7 +916,9 @@ class Dataset:
     @property
     def runs_user_code(self) -> bool:
         """Whether a user's function or iterable produces or changes the batches."""
-        return isinstance(self._source, IterableSource) or any(isinstance(one, CALLS) for one in self._operations)
+        source = self._source
+        calls = isinstance(source, IterableSource) or (isinstance(source, CombinedSource) and source.runs_user_code)
+        return calls or any(isinstance(one, CALLS) for one in self._operations)
 
     def iterator(
         self, transform: Transform | None = None, convert: Callable[[Batch], Any] | None = None
@@ -822,6 +949,33 @@ class Dataset:
             raise InvalidValueError("the Dataset has no batch size; call batch(size) on it.")
         return make_iterator(self._source, self._operations, transform, convert)
 
+    def head(self, rows: int = 5) -> Any:
+        """Return the first rows as numpy arrays: a pair (features, labels), or only features if there are no labels.
+
+        It is for a look at the data, and reads no more of it than one window or batch.
+
+        Args:
+            rows: Most rows to return.
+
+        Raises:
+            InvalidValueError: `rows` is below 1, or the Dataset has no rows.
+
+        >>> te.data.Dataset.from_arrays({"x": [1, 2, 3], "word": ["a", "b", "c"]}).head(2)
+        {'x': array([1, 2]), 'word': array(['a', 'b'], dtype=object)}
+        """
+        check_count("head's number of rows", rows, at_least=1)
+        batches = self if self._batched else self.batch(int(rows))
+        with batches.iterator(AS_NUMPY) as iterator:
+            first = next(iterator, None)
+        if first is None:
+            raise InvalidValueError("the Dataset has no rows.")
+        features, labels = tree.slice_rows(tuple(first), 0, rows)
+        return features if labels is None else (features, labels)
+
+    def __repr__(self) -> str:
+        steps = [described_source(self._source), *(described_operation(one) for one in self._operations)]
+        return f"<Dataset: {' | '.join(steps)}>"
+
     def __iter__(self) -> Iterator[Any]:
         """Yield batches as numpy arrays: pairs (features, labels), or only features if there are no labels."""
         with self.iterator(AS_NUMPY) as batches:
@@ -833,6 +987,35 @@ class Dataset:
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
+
+
+def _check_datasets(method: str, datasets: Sequence[Any]) -> None:
+    for one in datasets:
+        if not isinstance(one, Dataset):
+            raise InvalidTypeError(f"{method} takes Datasets, but got {one!r}.")
+
+
+def _check_rows(method: str, datasets: Sequence[Any]) -> list[Dataset]:
+    """Check that several Datasets give rows, and return them."""
+    if isinstance(datasets, Dataset) or not isinstance(datasets, Sequence) or not datasets:
+        raise InvalidTypeError(f"{method} takes a list of Datasets, but got {datasets!r}.")
+    _check_datasets(method, datasets)
+    if any(one._batched for one in datasets):
+        raise InvalidValueError(
+            f"{method} takes Datasets of rows, but one has batches; call batch after it, or unbatch."
+        )
+    return list(datasets)
+
+
+def _indices(structure: Any, found: list[Dataset]) -> Any:
+    """Return a structure of Datasets with numbers in their place; append the Datasets to `found`."""
+    if isinstance(structure, Mapping):
+        return {name: _indices(one, found) for name, one in structure.items()}
+    if isinstance(structure, list | tuple):
+        return type(structure)(_indices(one, found) for one in structure)
+    _check_datasets("zip", [structure])
+    found.append(structure)
+    return len(found) - 1
 
 
 def _int(value: Any) -> Any:

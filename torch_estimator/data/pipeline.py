@@ -20,6 +20,7 @@ from torch_estimator.data.operations.prefetch import Prefetch
 from torch_estimator.data.operations.shuffle import Shuffle
 from torch_estimator.data.operations.take_skip_shard import Shard
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.combined import CombinedSource
 from torch_estimator.data.sources.iterable import IterableSource
 from torch_estimator.data.sources.windows import WindowStream
 from torch_estimator.data.stream import ChunkMapStream, Signature, Stream
@@ -40,7 +41,7 @@ class Operation(Protocol):
 
 
 def make_iterator(
-    source: Source | IterableSource,
+    source: Source | IterableSource | CombinedSource,
     operations: Sequence[Operation],
     transform: Transform | None,
     convert: Callable[[Batch], Any] | None = None,
@@ -52,12 +53,8 @@ def make_iterator(
     a cache in a file, come before the transform.
     """
     pipeline = _Pipeline(operations, transform)
-    if isinstance(source, IterableSource):
-        stream, signature = pipeline.over_iterable(source)
-    else:
-        stream, signature = pipeline.over_rows(source)
-    steps = [step for step in (operation.signature() for operation in operations) if step]
-    return DatasetIterator(stream, {**signature, "steps": steps}, convert=convert, prefetch=pipeline.prefetch)
+    stream, signature = pipeline.over(source)
+    return DatasetIterator(stream, signature, convert=convert, prefetch=pipeline.prefetch)
 
 
 class _Pipeline:
@@ -71,8 +68,9 @@ class _Pipeline:
             batches at once, which is faster unless a user's function produces the batches one by one.
     """
 
-    def __init__(self, operations: Sequence[Operation], transform: Transform | None) -> None:
+    def __init__(self, operations: Sequence[Operation], transform: Transform | None, *, is_part: bool = False) -> None:
         self._given = tuple(operations)
+        self._is_part = is_part
         self._transform = transform
         maps = [place for place, operation in enumerate(operations) if isinstance(operation, CALLS)]
         early = [one for one in operations[: maps[0] if maps else None] if isinstance(one, Label | ClassWeight)]
@@ -86,13 +84,38 @@ class _Pipeline:
         self.prefetch = False
         self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
 
+    def over(self, source: Source | IterableSource | CombinedSource) -> tuple[Stream, Signature]:
+        """Return a stream of the rows or batches of a source, and the signature of source and operations."""
+        if isinstance(source, IterableSource):
+            stream, signature = self.over_iterable(source)
+        elif isinstance(source, CombinedSource):
+            stream, signature = self.over_combined(source)
+        else:
+            stream, signature = self.over_rows(source)
+        steps = [step for step in (operation.signature() for operation in self._given) if step]
+        return stream, {**signature, "steps": steps}
+
+    def over_combined(self, source: CombinedSource) -> tuple[Stream, Signature]:
+        """Return a stream of the rows or batches of several Datasets, and the signature of all."""
+        operations = self._operations if source.runs_user_code else self._without_prefetch(self._operations)
+        stream, signature = source.open(_raw_stream)
+        for label in self._labels:
+            stream = label.stream(stream)
+        stream = ChunkMapStream(self._prepare, stream)
+        return self._padded(self._append(stream, operations, signature, None)), signature
+
+    def _padded(self, stream: Stream) -> Stream:
+        # Rows that are combined with others are padded later, to one length for the whole batch.
+        return stream if self._is_part else PadStream(stream)
+
     def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
         """Return a stream of a user's batches, and the source's signature.
 
         The signature is saved with each position in the input, to check later that the source is still the same.
         """
         operations = self._operations
-        elements = source.stream(own_random=any(isinstance(one, Cache | Shard | Unbatch) for one in self._given))
+        own_random = self._is_part or any(isinstance(one, Cache | Shard | Unbatch) for one in self._given)
+        elements = source.stream(own_random=own_random)
         if elements.from_loader:
             # Do not read a DataLoader in a thread. The DataLoader and the model both draw from torch's global random
             # generator, so their random numbers would depend on timing. `num_workers` is the safe alternative.
@@ -102,7 +125,7 @@ class _Pipeline:
             stream = label.stream(stream)
         stream = ChunkMapStream(self._prepare, stream)
         signature = source.signature()
-        return PadStream(self._append(stream, operations, signature, None)), signature
+        return self._padded(self._append(stream, operations, signature, None)), signature
 
     def over_rows(self, source: Source) -> tuple[Stream, Signature]:
         """Return a stream of rows of files or arrays, and the source's signature, which saved positions include."""
@@ -129,7 +152,7 @@ class _Pipeline:
         # windows may change with the columns that are read.
         signature = {**reader.signature(), "pieces": [reader.ranges, windows.count]}
         stream = self._append(stream, operations[shards:], signature, reader)
-        return PadStream(stream) if self._mapped else stream, signature
+        return self._padded(stream) if self._mapped else stream, signature
 
     def _request(self, shuffled: bool) -> ReadRequest:
         required = self._transform.required if self._transform is not None and not self._mapped else None
@@ -187,8 +210,8 @@ class _Pipeline:
             return cache.shared_stream(stream, [signature, list(map(repr, early))], owner)
         if reader is None:
             raise InvalidValueError(
-                f"cache({cache.path!r}) cannot tell whether an iterable gives the same in another run; use cache() "
-                "without a filename."
+                f"cache({cache.path!r}) cannot tell whether an iterable, or several Datasets, give the same in another "
+                "run; use cache() without a filename."
             )
         steps = [_identity(one) for one in (*early, *before) if not isinstance(one, Prefetch)]
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
@@ -201,6 +224,11 @@ class _Pipeline:
         prefetches = [operation for operation in operations if isinstance(operation, Prefetch) and operation.count]
         self.prefetch = bool(prefetches) and not self._mapped
         return [operation for operation in operations if not (self.prefetch and isinstance(operation, Prefetch))]
+
+
+def _raw_stream(dataset: Any) -> tuple[Stream, Signature]:
+    """Return the stream and the signature of a Dataset that is combined with others, without a transform."""
+    return _Pipeline(dataset._operations, None, is_part=True).over(dataset._source)
 
 
 def _pad_like_missing(operation: Operation, transform: Transform | None) -> Operation:
