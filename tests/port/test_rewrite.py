@@ -115,7 +115,7 @@ def test_a_line_is_rewritten(before: str, after: str) -> None:
             "tf.data.Dataset.from_tensor_slices",
             "from_arrays(features, labels)",
         ),
-        ("tf.data.Dataset.from_generator(rows)", "tf.data.Dataset.from_generator", "yields batches, not rows"),
+        ("tf.data.Dataset.from_generator(rows)", "tf.data.Dataset.from_generator", "without types and shapes"),
         ("tf.estimator.EstimatorSpec(mode)", "tf.estimator.EstimatorSpec", "te.EstimatorSpec with a module"),
         ("tf.nn.relu(x)", "tf.nn.relu", "torch module"),
         ("tf.something.new(x)", "tf.something.new", "does not know this name"),

@@ -493,7 +493,7 @@ ADVICE: dict[str, str] = {
     "data.Dataset": "use the methods of te.data.Dataset: docs/migrate/names.md, Sources of data",
     "data.Dataset.from_tensor_slices": "write te.data.Dataset.from_arrays(features, labels)",
     "data.Dataset.from_tensors": "write te.data.Dataset.from_arrays(features, labels)",
-    "data.Dataset.from_generator": "write te.data.Dataset.from_iterable(function), which yields batches, not rows",
+    "data.Dataset.from_generator": "write te.data.Dataset.from_generator(function), without types and shapes",
     "data.Dataset.list_files": "give the glob to te.data.Dataset.from_csv, from_parquet or from_json",
     "data.Dataset.zip": "write te.data.Dataset.from_arrays({…}, labels)",
     "data.AUTOTUNE": "delete it; parsing runs on many rows at once, ahead of the training",
