@@ -473,7 +473,7 @@ ADVICE: dict[str, str] = {
     "feature_column.sequence_numeric_column": _MISSING,
     "feature_column.shared_embedding_columns": "use fc.shared_embeddings",
     # Input.
-    "data.TextLineDataset": _FROM_CSV,
+    "data.TextLineDataset": f"{_FROM_CSV}; te.data.Dataset.from_text(files) gives other lines as they are",
     "decode_csv": _FROM_CSV,
     "io.decode_csv": _FROM_CSV,
     "data.experimental.CsvDataset": _FROM_CSV,
@@ -495,7 +495,7 @@ ADVICE: dict[str, str] = {
     "data.Dataset.from_tensors": "write te.data.Dataset.from_arrays(features, labels)",
     "data.Dataset.from_generator": "write te.data.Dataset.from_generator(function), without types and shapes",
     "data.Dataset.list_files": "give the glob to te.data.Dataset.from_csv, from_parquet or from_json",
-    "data.Dataset.zip": "write te.data.Dataset.from_arrays({…}, labels)",
+    "data.Dataset.zip": "write te.data.Dataset.zip((features, labels)), or from_arrays({…}, labels)",
     "data.AUTOTUNE": "delete it; parsing runs on many rows at once, ahead of the training",
     "data.experimental.AUTOTUNE": "delete it; parsing runs on many rows at once, ahead of the training",
     "data": "use the methods of te.data.Dataset: docs/migrate/names.md, Operations of a Dataset",
