@@ -519,7 +519,7 @@ class Estimator:
         if checkpoint is not None:
             model.check_strings_seen(checkpoint)
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
-        return write_export(
+        path = write_export(
             export_dir_base,
             module=model.module,
             transform=model.spec.transform,
@@ -534,6 +534,8 @@ class Estimator:
             rows=self.job.builder.seen.rows,
             warmup_instances=warmup_instances,
         )
+        logger.info("Exported to %s.", path)
+        return path
 
     export = export_saved_model
 

@@ -207,7 +207,7 @@ def fails(make: Callable[[], Dataset]) -> str:
     [
         ("x,d,0", "column 'n': 'x' is not a whole number (int64)"),
         ("1.5,d,0", "column 'n': '1.5' is not a whole number"),
-        (",d,0", "column 'n': the value is missing and has no default."),
+        (",d,0", "column 'n': the value is missing and has no default; give one, as defaults={'n': 0} does."),
         ("4,d", "2 fields, but there are 3 columns (n, s, y)."),
         ('4,"d,0', 'a quoted field (") does not end on this line'),
         ('4,"d\n4,d",0', 'a quoted field (") does not end on this line'),

@@ -240,7 +240,8 @@ class _CsvReader(Reader):
         if array.null_count:
             if default is None:
                 row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
-                raise RowError("the value is missing and has no default", row=row, column=name)
+                problem = f"the value is missing and has no default; give one, as defaults={{{name!r}: 0}} does"
+                raise RowError(problem, row=row, column=name)
             array = array.fill_null(default)
         return arrow.to_numpy(array)
 
