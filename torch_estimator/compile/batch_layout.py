@@ -100,8 +100,21 @@ def unflatten(value: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def tensor_layouts(tensors: list[Tensor]) -> TensorLayouts:
-    """Return the shape, strides and dtype of each tensor."""
-    return tuple([(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
+    """Return the shape, strides and dtype of each tensor.
+
+    After the rows, the stride of a dimension of size 1 is given as 1: nothing depends on it, and numpy keeps any number
+    there, such as the length of the piece of input that the batch is in.
+    """
+    return tuple([(tensor.shape, _strides(tensor), tensor.dtype) for tensor in tensors])
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    strides, shape = tensor.stride(), tensor.shape
+    if 1 not in shape[1:]:
+        return strides
+    return strides[:1] + tuple(
+        [1 if size == 1 else stride for size, stride in zip(shape[1:], strides[1:], strict=True)]
+    )
 
 
 def layouts_as_json(layouts: TensorLayouts) -> list[Any]:
