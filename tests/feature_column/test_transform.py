@@ -322,3 +322,10 @@ def test_real_rows_give_the_same_ids_in_any_container_and_any_slices(shared_data
     for start in (0, 5000, 16_200):
         part = transform({name: column[start : start + 40] for name, column in columns.items()})
         assert all(np.array_equal(first[key][start : start + 40], part[key]) for key in first)
+
+
+def test_ids_of_one_column_have_strides_that_do_not_depend_on_the_rows() -> None:
+    transform = fc.FeatureTransform(linear_columns=[fc.categorical_column_with_identity("n", 5)])
+    for rows in (3, 4):
+        ids = transform({"n": np.zeros(rows, np.int64)})["linear/ids"]
+        assert torch.as_tensor(ids).stride() == (1, 1)

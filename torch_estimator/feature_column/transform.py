@@ -247,4 +247,7 @@ def _all_ids(
     by_slot = np.empty((slots, chunk.rows), dtype=np.int64)
     for placed, encoder in ids:
         chunk.encoded(encoder).place(by_slot[placed.start : placed.stop], placed.offset, padding)
+    if len(by_slot) == 1:
+        # The transpose of one slot keeps the number of rows as a stride, and a compiled step is specific to strides.
+        return by_slot.reshape(-1, 1)
     return np.ascontiguousarray(by_slot.T)
