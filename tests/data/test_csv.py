@@ -392,6 +392,13 @@ def test_a_missing_column_of_the_model_is_named(tmp_path: Path) -> None:
         Dataset.from_csv(file).batch(1).iterator(Wants(agee=pa.float32()))
 
 
+def test_a_column_that_the_schema_hides_is_said_to_be_in_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,y\n1,2\n")
+    dataset = Dataset.from_csv(file, schema=pa.schema([("x", pa.float32())])).batch(1)
+    with pytest.raises(DataError, match=r"column 'y' of .*a\.csv is not read, because .* the schema does not name it"):
+        dataset.iterator(Wants(y=pa.float32()))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -13,6 +13,7 @@ from torch import nn
 
 import torch_estimator as te
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.metrics import MetricFunction
 
 GOLDEN = json.loads(Path(__file__).with_name("tensorflow_metrics.json").read_text())
 
@@ -187,3 +188,13 @@ ONES = torch.ones(3)
 def test_mistakes_are_sentences(error: type[Exception], words: str, call: Any) -> None:
     with pytest.raises(error, match=words):
         call(te.metrics)
+
+
+def test_a_key_error_in_a_metric_function_names_the_keys_there_are() -> None:
+    def spent(predictions: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"spent": predictions["spent"].mean()}
+
+    metric = MetricFunction(function=spent, arguments=("predictions",))
+    with pytest.raises(KeyError) as caught:
+        metric({"predictions": {("spent", "predictions"): torch.zeros(2)}})
+    assert caught.value.__notes__ == ["In the metric function spent, predictions has ('spent', 'predictions')."]

@@ -66,7 +66,16 @@ class MetricFunction:
             InvalidTypeError: The function does not return a dict, or one of its values is not a number.
             InvalidValueError: A metric has a reserved name.
         """
-        result = self.function(**{name: arguments[name] for name in self.arguments}, **self.bound)
+        try:
+            result = self.function(**{name: arguments[name] for name in self.arguments}, **self.bound)
+        except KeyError as error:
+            keys = {name: list(value) for name, value in arguments.items() if isinstance(value, Mapping)}
+            listed = "; ".join(
+                f"{name} has {', '.join(map(repr, keys[name]))}" for name in self.arguments if name in keys
+            )
+            if listed:
+                error.add_note(f"In the metric function {self}, {listed}.")
+            raise
         if is_collection(result):
             result = dict(result.items())
         if not isinstance(result, Mapping):

@@ -153,6 +153,12 @@ def _columns_to_read(source: CsvSource, request: ReadRequest, names: tuple[str, 
             if name in labels:
                 raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
+                if name in names:
+                    raise DataError(
+                        f"column {name!r} of {where} is not read, because select_columns or the schema does not name "
+                        f"it; add it, as in schema.append(pyarrow.field({name!r}, pyarrow.string())). The columns "
+                        f"named are {', '.join(selected)}."
+                    )
                 raise missing_column(name, where, selected)
         selected = [name for name in selected if name in used]
     return [*selected, *labels]

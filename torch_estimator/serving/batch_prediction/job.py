@@ -185,7 +185,10 @@ def _planned(options: BatchOptions, model: ExportedModel) -> Plan:
     signature = model.signature(options.signature)
     for key in options.keys:
         if key in signature.outputs:
-            raise InvalidValueError(f"--key {key} has the name of an output of the model; rename the column.")
+            raise InvalidValueError(
+                f"--key {key} has the name of an output of the model; leave --key out if the model hands this column "
+                "through, or rename the column."
+            )
     urls = find_files(options.inputs)
     form = options.format or format_of(urls)
     reader = reader_for(form, signature, options.keys, options.columns)
