@@ -214,7 +214,6 @@ PROVOKED: dict[str, Callable[..., object]] = {
     "shuffle mixes rows": lambda: batches().shuffle(3),
     "the function given to map": lambda: list(ROWS.map(lambda x, y: ({"x": x["x"][:1]}, y[:1])).batch(2)),
     "input_fn must be callable": lambda: te.TrainSpec("train.csv"),  # type: ignore[arg-type]
-    "input_fn must be a function": lambda: te.TrainSpec(ROWS),  # type: ignore[arg-type]
     "input_fn may take": lambda: linear().train(lambda batch_size: ROWS.batch(batch_size)),
     "input_fn must return": lambda: linear().train(lambda: None),
     "The input gives features only": label_among_the_features,
