@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 
 import tensorflow as tf
 
 from benchmarks.peers import input_report
-from benchmarks.peers.tensorflow_input import SHUFFLE_BATCHES
+from benchmarks.peers.tensorflow_input import SHUFFLE_BATCHES, sizes
 from examples.census import columns
 
 _NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
@@ -41,12 +39,6 @@ def batches(args: argparse.Namespace) -> tf.data.Dataset:
 
 def _labelled(row: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     return row, tf.equal(row.pop(columns.LABEL), columns.LABELS[1])
-
-
-def sizes(data: tf.data.Dataset) -> Iterator[int]:
-    """Rows of each batch."""
-    for _, labels in data:
-        yield int(labels.shape[0])
 
 
 def main() -> None:
