@@ -10,7 +10,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -160,7 +162,7 @@ def predict_files(options: BatchOptions) -> Summary:
     """
     started = time.monotonic()
     output = files.as_url(options.output)
-    with _locked_directory(output):
+    with _Workers(options.workers if options.workers > 1 else 0) as workers, _locked_directory(output):
         model = ExportedModel.load(options.model)
         plan = _planned(options, model)
         found = _known(plan, output)
@@ -175,7 +177,7 @@ def predict_files(options: BatchOptions) -> Summary:
                 for chunk in plan.shards[number][: state.chunks]:
                     progress.skip(chunk)
             if todo:
-                _run(plan, model, todo, progress)
+                _run(plan, model, todo, progress, workers)
         predicted, rejected = _finish(plan, output)
     return Summary(predicted, rejected, time.monotonic() - started, before=before)
 
@@ -250,19 +252,18 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     return "its input files have another order"
 
 
-def _run(plan: Plan, model: ExportedModel, todo: Sequence[int], progress: _Progress) -> None:
+def _run(plan: Plan, model: ExportedModel, todo: Sequence[int], progress: _Progress, workers: _Workers) -> None:
     """Predict shards in this process, or in several others."""
-    workers = plan.options.workers
-    count = min(workers, len(todo))
-    if count < workers:
-        logger.info("Only %d of %d workers have a shard to write; more --shards keep more busy.", count, workers)
+    wanted = plan.options.workers
+    count = min(wanted, len(todo))
+    if count < wanted:
+        logger.info("Only %d of %d workers have a shard to write; more --shards keep more busy.", count, wanted)
     if count == 1:
         write = _writer(plan, model).write
         for number in todo:
             write(plan.files_of(number), plan.shards[number], progress.add)
         return
-    with _Workers(plan, count) as processes:
-        processes.run(todo, progress)
+    workers.run(plan, todo, progress)
 
 
 def _writer(plan: Plan, model: ExportedModel) -> ShardWriter:
@@ -274,18 +275,29 @@ def _writer(plan: Plan, model: ExportedModel) -> ShardWriter:
 class _Workers:
     """Processes that predict shards, each with a pipe.
 
-    A process asks for the next shard when it has written one. The pipe of a process that dies is closed, and so is that
-    of this process if it dies; the workers then end after their chunk.
+    They are started first of all, so that they are ready when the plan is. A process asks for the next shard when it
+    has written one. The pipe of a process that dies is closed, and so is that of this process if it dies; the workers
+    then end after their chunk.
+
+    Args:
+        count: Number of processes.
     """
 
-    def __init__(self, plan: Plan, count: int) -> None:
-        # A forked process would inherit locks that threads of onnxruntime or Arrow hold.
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, count: int) -> None:
+        # A forked process need not import anything, which takes half a second. But it would inherit locks that threads
+        # hold: those of the program, of onnxruntime, or of torch.
+        can_fork = sys.platform == "linux" and threading.active_count() == 1
+        can_fork = can_fork and not {"onnxruntime", "torch"} & sys.modules.keys()
+        context: Any = multiprocessing.get_context("fork" if can_fork else "spawn")
         self._processes: dict[Connection, Any] = {}
         for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, plan), daemon=True)
-            process.start()
+            inherited = [ours, *self._processes] if can_fork else []
+            process = context.Process(target=_work, args=(theirs, inherited), daemon=True)
+            with warnings.catch_warnings():
+                # From Python 3.12 on, about numpy's own threads, which survive a fork.
+                warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
+                process.start()
             theirs.close()
             self._processes[ours] = process
 
@@ -298,14 +310,18 @@ class _Workers:
         for process in self._processes.values():
             process.join()
 
-    def run(self, todo: Sequence[int], progress: _Progress) -> None:
+    def run(self, plan: Plan, todo: Sequence[int], progress: _Progress) -> None:
         """Predict shards.
 
         Raises:
             UserError: A process failed.
         """
         left = list(reversed(todo))
-        busy = set(self._processes)
+        busy = set(itertools.islice(self._processes, len(todo)))
+        for one in busy:
+            # A process that has died is noticed below.
+            with contextlib.suppress(ConnectionError):
+                one.send(plan)
         while busy:
             for pipe in wait(list(busy), timeout=1.0):
                 assert isinstance(pipe, Connection)
@@ -330,13 +346,22 @@ class _Workers:
             progress.show()
 
 
-def _work(pipe: Connection, plan: Plan) -> None:
-    """Predict the shards that the pipe names; the body of a worker process."""
+def _work(pipe: Connection, inherited: Sequence[Connection]) -> None:
+    """Predict the shards that the pipe names; the body of a worker process.
+
+    Args:
+        pipe: Gives the plan and then the numbers of shards.
+        inherited: The first process's ends of pipes; as long as they are open here, its death goes unnoticed.
+    """
+    for one in inherited:
+        one.close()
     # Ctrl-C goes to all processes of a terminal; the first one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # If the first process has died, nobody needs an error.
     with contextlib.suppress(BrokenPipeError, EOFError, ConnectionError):
         try:
+            plan = pipe.recv()
             writer = _writer(plan, ExportedModel.load(plan.export))
             pipe.send(("ready",))
             while (number := pipe.recv()) is not None:
