@@ -46,7 +46,7 @@ class Doubling:
 
 def batcher(model: Doubling, executor: ThreadPoolExecutor, *, is_fast: bool = True, **limits: Any) -> Batcher:
     chosen: dict[str, Any] = {"max_batch": 8, "max_delay_secs": 0.0, "max_queue": 100, "timeout_secs": 60.0, **limits}
-    return Batcher(model, BatchLimits(**chosen), executor, is_fast=is_fast)
+    return Batcher(model, BatchLimits(**chosen), executor, fast_rows=chosen["max_batch"] if is_fast else 0)
 
 
 async def together(*waiting: Coroutine[Any, Any, Result]) -> list[Any]:
@@ -98,7 +98,10 @@ def test_a_wrong_request_fails_alone(executor: ThreadPoolExecutor) -> None:
     assert (wrong.status, wrong.message) == (400, "Input x takes numbers.")
 
 
-def test_a_request_that_is_larger_than_a_batch_runs_by_itself_in_a_thread(executor: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize(("rows", "runs_in_thread"), [(10, False), (11, True)])
+def test_a_request_that_is_larger_than_a_batch_runs_by_itself_and_in_a_thread_if_it_takes_long(
+    executor: ThreadPoolExecutor, rows: int, runs_in_thread: bool
+) -> None:
     threads = set()
     model = Doubling()
 
@@ -107,9 +110,10 @@ def test_a_request_that_is_larger_than_a_batch_runs_by_itself_in_a_thread(execut
         return model(columns, signature)
 
     limits = BatchLimits(max_batch=8, max_delay_secs=0, max_queue=10, timeout_secs=60)
-    made = Batcher(noting, limits, executor, is_fast=True)
-    assert run(lambda: together(made.predict({"x": list(range(20))}, "double", 20))) == [[2.0 * x for x in range(20)]]
-    assert threading.main_thread() not in threads
+    made = Batcher(noting, limits, executor, fast_rows=10)
+    xs = list(range(rows))
+    assert run(lambda: together(made.predict({"x": xs}, "double", rows))) == [[2.0 * x for x in xs]]
+    assert (threading.main_thread() not in threads) == runs_in_thread
 
 
 def test_requests_over_the_limit_of_the_queue_are_told_to_come_again(executor: ThreadPoolExecutor) -> None:
@@ -190,7 +194,7 @@ def test_a_model_that_fails_in_a_thread_fails_its_requests_and_no_others(executo
         return {"y": np.zeros(1, np.float32)}
 
     limits = BatchLimits(max_batch=8, max_delay_secs=0, max_queue=10, timeout_secs=60)
-    made = Batcher(failing, limits, executor, is_fast=False)
+    made = Batcher(failing, limits, executor, fast_rows=0)
     bad, good = run(lambda: together(made.predict({"x": [1]}, "bad", 1), made.predict({"x": [1]}, "good", 1)))
     assert isinstance(bad, RuntimeError)
     assert good == [0]

@@ -172,9 +172,9 @@ class Version:
         self.directory = directory
         self.export = ExportedModel.load(directory, threads=threads)
         self._recorded = self._read_recorded()
-        is_fast = self._warm_up(limits.max_batch)
+        fast_rows = self._warm_up(limits.max_batch)
         # The batcher gets no reference to this object. A cycle would keep the memory of an old version for a while.
-        self.batcher = Batcher(self.export.predict, limits, executor, is_fast=is_fast, observe=observe)
+        self.batcher = Batcher(self.export.predict, limits, executor, fast_rows=fast_rows, observe=observe)
 
     def check(self, columns: Columns, signature: str) -> None:
         """Check inputs as a prediction does, without running the graph.
@@ -192,8 +192,8 @@ class Version:
             raise ExportError(f"the warm-up instances of {self.directory} do not fit it: {error}") from error
         return {name: columns for name, (columns, _) in batches.items()}
 
-    def _warm_up(self, max_batch: int) -> bool:
-        """Run each signature a few times; return whether the largest batch is fast enough for the event loop.
+    def _warm_up(self, max_batch: int) -> int:
+        """Run each signature a few times; return how many instances can be run in the event loop.
 
         Raises:
             ExportError: The graph cannot be run.
@@ -214,7 +214,7 @@ class Version:
                     fastest = min(fastest, time.perf_counter() - began)
             else:
                 slowest = max(slowest, fastest)
-        return slowest <= _FAST_SECS
+        return int(max_batch * _FAST_SECS / slowest) if slowest else max_batch
 
     def example(self, signature: str, rows: int) -> dict[str, Any]:
         """Return inputs of the right types for a signature, to run it with: recorded ones, if the export has them."""

@@ -8,6 +8,7 @@ NaN and infinities are the tokens ``NaN``, ``Infinity`` and ``-Infinity`` in bot
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import orjson
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.feeds import all_texts
 from torch_estimator.export.instances import InstanceError, bare_value, decoded, to_columns, to_example
 from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
 from torch_estimator.json_text import parse_json, shortened
@@ -26,6 +28,9 @@ from torch_estimator.serving.catalog import Catalog, ModelState, Version
 from torch_estimator.serving.errors import RequestError
 
 DEFAULT_SIGNATURE = "serving_default"
+
+# Values in a column from which on it is made an array. Requests with fewer are run together, and for that are lists.
+_MANY = 128
 
 METHODS = ("predict", "classify", "regress")
 """What a request may ask a model to do."""
@@ -87,7 +92,8 @@ def read_predict(body: bytes, version: Version) -> Call:
             raise RequestError(400, "Missing 'inputs' or 'instances' key")
         raise RequestError(400, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
     if inputs is not None:
-        columns, rows = _columns(inputs, signature)
+        may_hold_booleans = b"true" in body or b"false" in body
+        columns, rows = _columns(inputs, signature, may_hold_booleans)
         return Call(name, columns, rows, by_row=False)
     if not isinstance(instances, list) or not instances:
         raise RequestError(
@@ -258,7 +264,7 @@ def _by_column(instances: Sequence[Any], signature: Signature) -> Columns:
         raise RequestError(400, f"Instance {error.index}: {error}") from error
 
 
-def _columns(inputs: Any, signature: Signature) -> tuple[Columns, int]:
+def _columns(inputs: Any, signature: Signature, may_hold_booleans: bool) -> tuple[Columns, int]:
     """Return the inputs of a request by column, and the number of instances."""
     if not isinstance(inputs, dict) or (set(inputs) == {"b64"} and len(signature.inputs) == 1):
         if len(signature.inputs) != 1:
@@ -281,7 +287,7 @@ def _columns(inputs: Any, signature: Signature) -> tuple[Columns, int]:
             raise RequestError(400, f"Input {name} has {len(values)} values, but the inputs before it have {rows}.")
         rows = len(values)
         try:
-            columns[name] = _plain_column(values, info, name)
+            columns[name] = _plain_column(values, info, name, may_hold_booleans)
         except InvalidValueError as error:
             raise RequestError(400, str(error)) from error
     if not rows:
@@ -292,7 +298,16 @@ def _columns(inputs: Any, signature: Signature) -> tuple[Columns, int]:
     return columns, rows
 
 
-def _plain_column(values: list[Any], info: TensorInfo, name: str) -> list[Any]:
+def _plain_column(values: list[Any], info: TensorInfo, name: str, may_hold_booleans: bool) -> Any:
+    """Return a column without lists of one value and with its bytes decoded; many floats as an array."""
+    if info.dtype == "DT_STRING" and all_texts(values):
+        return values
+    if info.dtype == "DT_FLOAT" and len(values) >= _MANY and not may_hold_booleans:
+        # numpy looks at the types anyway, but takes booleans for numbers.
+        with contextlib.suppress(ValueError, OverflowError):
+            array = np.asarray(values)
+            if array.dtype.kind in "fi" and array.ndim == 1:
+                return array
     if set(map(type, values)) <= {str, int, float}:
         return values
     return [bare_value(decoded(value, name), info.shape) for value in values]
