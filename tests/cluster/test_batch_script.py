@@ -1,7 +1,8 @@
-"""The example batch script: its tasks find their place, and it is queued again after a signal."""
+"""The example batch script: its tasks find their place and role, and it is queued again after a signal."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 
 from torch_estimator.cluster import task_from_environment
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "cluster" / "slurm.sbatch"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "cluster" / "slurm.sbatch"
 
 # In place of srun: starts the tasks with the variables of a job step, one after the other.
 SRUN = """#!/usr/bin/env bash
@@ -30,7 +32,11 @@ echo "$@" >"$RECORDS/$SLURM_PROCID.arguments"
 exit "$STATUS"
 """
 SCONTROL = """#!/usr/bin/env bash
-echo "$@" >>"$RECORDS/asked"
+if [[ $1 == show ]]; then
+    for node in 1 2 3 4; do echo node$node; done
+else
+    echo "$@" >>"$RECORDS/asked"
+fi
 """
 
 
@@ -38,24 +44,29 @@ def options() -> dict[str, str]:
     return dict(re.findall(r"^#SBATCH --([a-z-]+)=(.+)$", SCRIPT.read_text(encoding="utf-8"), flags=re.MULTILINE))
 
 
-def submitted(folder: Path, status: int = 0, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+def submitted(
+    folder: Path, status: int = 0, restarts: int = 0, nodes: int | None = None, per_node: int = 1, **variables: str
+) -> subprocess.CompletedProcess[str]:
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("python", PROGRAM)):
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
     given = options()
-    tasks = int(given["nodes"]) * int(given["ntasks-per-node"])
+    nodes = nodes or int(given["nodes"])
     return subprocess.run(
         ["bash", str(SCRIPT), "--job-dir", "runs/slurm"],
+        cwd=ROOT,
         env={
             "PATH": f"{folder}:{os.environ['PATH']}",
             "PYTHON": str(folder / "python"),
             "RECORDS": str(folder),
             "STATUS": str(status),
             "SLURM_JOB_ID": "4100",
-            "SLURM_JOB_NODELIST": f"node[1-{given['nodes']}]",
-            "SLURM_NTASKS": str(tasks),
+            "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
+            "SLURM_NTASKS": str(nodes * per_node),
+            "SLURM_NTASKS_PER_NODE": str(per_node),
             "SLURM_CPUS_PER_TASK": given["cpus-per-task"],
             **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
+            **variables,
         },
         capture_output=True,
         text=True,
@@ -64,10 +75,6 @@ def submitted(folder: Path, status: int = 0, restarts: int = 0) -> subprocess.Co
 
 def environ(file: Path) -> dict[str, str]:
     return dict(one.split("=", 1) for one in file.read_text(encoding="utf-8").split("\0") if one)
-
-
-def test_bash_understands_it() -> None:
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
 
 
 def test_every_task_finds_its_place(tmp_path: Path) -> None:
@@ -79,6 +86,33 @@ def test_every_task_finds_its_place(tmp_path: Path) -> None:
     assert {file.read_text(encoding="utf-8") for file in tmp_path.glob("*.arguments")} == {
         "-m examples.mnist.task --job-dir runs/slurm\n"
     }
+
+
+def test_servers_and_an_evaluator_share_nodes_with_workers(tmp_path: Path) -> None:
+    ended = submitted(tmp_path, nodes=3, per_node=2, PS="2", EVALUATOR="1")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    environs = [environ(tmp_path / f"{rank}.environ") for rank in range(6)]
+    places = [task_from_environment(one) for one in environs]
+    assert list(map(str, places)) == ["chief 0", "ps 0", "ps 1", "worker 0", "worker 1", "evaluator 0"]
+    (cluster,) = {json.dumps(json.loads(one["TF_CONFIG"])["cluster"]) for one in environs}
+    assert json.loads(cluster) == {
+        "chief": ["node1:22000"],
+        "ps": ["node1:22001", "node2:22002"],
+        "worker": ["node2:22003", "node3:22004"],
+    }
+
+
+def test_an_evaluator_needs_no_servers(tmp_path: Path) -> None:
+    assert submitted(tmp_path, nodes=2, EVALUATOR="1").returncode == 0
+    places = [task_from_environment(environ(tmp_path / f"{rank}.environ")) for rank in range(2)]
+    assert list(map(str, places)) == ["chief 0", "evaluator 0"]
+
+
+def test_too_few_tasks_for_the_roles_are_an_error(tmp_path: Path) -> None:
+    ended = submitted(tmp_path, nodes=2, PS="1", EVALUATOR="1")
+    assert ended.returncode == 2
+    assert "PS=1 and EVALUATOR=1 need 3 tasks with the chief, but the step has 2;" in ended.stderr
+    assert not list(tmp_path.glob("*.environ"))
 
 
 @pytest.mark.parametrize(
