@@ -167,7 +167,7 @@ def test_without_a_schema_the_first_records_tell(tmp_path: Path) -> None:
     [
         ({"x": FixedLenFeature([], "float32")}, "column 'x': the values are int64, but the schema reads float32."),
         ({"x": FixedLenFeature([2], "int64")}, "column 'x': there are 1 values, but the schema reads 2; VarLenFeature"),
-        ({"z": FixedLenFeature([], "int64")}, "column 'z': the feature is missing and has no default."),
+        ({"z": FixedLenFeature([], "int64")}, "column 'z': the feature is missing and has no default; give"),
         ({"raw": FixedLenFeature([], "string")}, "column 'raw': a value is not UTF-8 text; read it with the dtype"),
         ({"raw": VarLenFeature("string")}, "column 'raw': a value is not UTF-8 text; read it with the dtype 'bytes'"),
         ({"s": SparseFeature("x", "w", "float32", 3)}, "column 's': an index in 'x' is not from 0 to 2."),

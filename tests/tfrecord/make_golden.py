@@ -4,6 +4,7 @@
 
 `cases.json` holds serialized tf.Examples (base64), each with what tf.io.parse_single_example returns, or null
 where it raises an error. `plain`, `gzip` and `zlib` are the same Examples in TFRecord files, those with a result only.
+`sequences.json` holds SequenceExamples, each with what tf.io.parse_sequence_example returns.
 """
 
 from __future__ import annotations
@@ -29,6 +30,16 @@ SPEC = {
     "weights": tf.io.VarLenFeature(tf.float32),
     "ragged": tf.io.RaggedFeature(tf.int64, value_key="pieces"),
     "sparse": tf.io.SparseFeature("at", "value", tf.float32, 5),
+    "pairs": tf.io.FixedLenSequenceFeature([2], tf.float32, allow_missing=True),
+}
+
+CONTEXT_SPEC = {"id": tf.io.FixedLenFeature([], tf.int64), "tags": tf.io.VarLenFeature(tf.string)}
+SEQUENCE_SPEC = {
+    "clicks": tf.io.FixedLenSequenceFeature([], tf.int64),
+    "points": tf.io.FixedLenSequenceFeature([2, 2], tf.float32, allow_missing=True),
+    "names": tf.io.FixedLenSequenceFeature([2], tf.string, allow_missing=True),
+    "words": tf.io.VarLenFeature(tf.string),
+    "weights": tf.io.RaggedFeature(tf.float32, value_key="parts"),
 }
 
 
@@ -71,6 +82,7 @@ def examples() -> list[bytes]:
         "at": integers(4, 0),
         "value": floats(2.5, 1.0),
         "unknown": texts(b"x" * 300),
+        "pairs": floats(1, 2, 3, 4),
     }
     many = [
         {
@@ -97,6 +109,7 @@ def examples() -> list[bytes]:
         example(needed=one, ids=floats(1)),
         example(needed=one, word=integers(1)),
         example(needed=one, matrix=floats(1, 2, 3)),
+        example(needed=one, pairs=floats(1, 2, 3)),
         example(needed=one, at=integers(5), value=floats(1)),
         example(needed=one, at=integers(1, 2), value=floats(1)),
         # The last entry with a key counts.
@@ -111,6 +124,91 @@ def examples() -> list[bytes]:
         example(**full)[:-3],
         b"not an example at all",
     ]
+
+
+def sequence(context: dict[str, tf.train.Feature], **lists: list[tf.train.Feature]) -> bytes:
+    steps = {name: tf.train.FeatureList(feature=one) for name, one in lists.items()}
+    return tf.train.SequenceExample(
+        context=tf.train.Features(feature=context), feature_lists=tf.train.FeatureLists(feature_list=steps)
+    ).SerializeToString()
+
+
+def sequences() -> list[bytes]:
+    draw = np.random.default_rng(2)
+    one = {"id": integers(1)}
+    clicks = [integers(3), integers(-4)]
+    nothing = tf.train.Feature()
+    lists = {
+        "points": [floats(1, 2, 3, 4), floats(5, 6, 7, 8), floats(9, 10, 11, 12)],
+        "names": [texts("käse".encode(), b"")],
+        "words": [texts(b"a", b"b"), texts(), texts(b"c")],
+        "parts": [floats(0.5), floats(1.5, 2.5), floats()],
+        "unknown": [texts(b"x" * 300)] * 3,
+    }
+    full = sequence({"id": integers(7), "tags": texts(b"x", b"y")}, clicks=clicks, **lists)
+    many = [
+        sequence(
+            {"id": integers(row), "tags": texts(*[b"t"] * int(draw.integers(0, 3)))},
+            clicks=[integers(int(one)) for one in draw.integers(-(2**40), 2**40, draw.integers(0, 9))],
+            points=[floats(*draw.normal(size=4)) for _ in range(draw.integers(0, 4))],
+            names=[texts(b"n" * int(size), b"m") for size in draw.integers(0, 200, draw.integers(0, 4))],
+            words=[texts(*[b"w"] * int(size)) for size in draw.integers(0, 4, draw.integers(0, 4))],
+            parts=[floats(*draw.normal(size=size)) for size in draw.integers(0, 4, draw.integers(0, 4))],
+        )
+        for row in range(10)
+    ]
+    return [
+        full,
+        *many,
+        sequence(one, clicks=clicks),
+        sequence(one, clicks=[]),
+        # Lists, features and steps that are missing or of another type or size.
+        b"",
+        sequence({}, clicks=clicks),
+        sequence(one),
+        sequence(one, words=[]),
+        sequence(one, clicks=[integers(1), nothing]),
+        sequence(one, clicks=[integers(1), integers()]),
+        sequence(one, clicks=[integers(1, 2)]),
+        sequence(one, clicks=[floats(1)]),
+        sequence(one, clicks=clicks, points=[floats(1, 2, 3, 4), floats(1, 2, 3)]),
+        sequence(one, clicks=clicks, points=[nothing]),
+        sequence(one, clicks=clicks, words=[nothing, texts(b"a")], parts=[nothing, floats(1)]),
+        sequence(one, clicks=clicks, words=[integers(1)]),
+        sequence(one, clicks=clicks, words=[texts(b"a"), floats()]),
+        sequence(one, clicks=clicks, parts=[floats(1), texts(b"a")]),
+        sequence({"id": floats(1)}, clicks=clicks),
+        # The last entry with a key counts.
+        sequence(one, clicks=clicks) + sequence({"id": integers(2)}, clicks=[integers(5)]),
+        # A list of floats that is not packed, a field that a SequenceExample does not have, and damage.
+        sequence(one, clicks=clicks) + b"\x12\x14\x0a\x12\x0a\x05parts\x12\x09\x0a\x07\x12\x05\x0d\x00\x00\x80\x3f",
+        sequence(one, clicks=clicks) + b"\x1a\x02ab",
+        full[:-3],
+        b"not an example at all",
+    ]
+
+
+def parsed_sequence(serialized: bytes) -> dict[str, Any] | None:
+    try:
+        context, lists, lengths = tf.io.parse_sequence_example([serialized], CONTEXT_SPEC, SEQUENCE_SPEC)
+    except (tf.errors.InvalidArgumentError, ValueError):
+        return None
+    words = lists["words"]
+    lists["words"] = [[] for _ in range(words.dense_shape[1])]
+    for (_, step, _), value in zip(words.indices.numpy(), words.values.numpy(), strict=True):
+        lists["words"][step].append(value)
+    for name in ("clicks", "points", "names"):
+        assert int(lengths[name][0]) == lists[name].shape[1]
+        lists[name] = lists[name][0].numpy().tolist()
+    lists["weights"] = lists["weights"].to_list()[0]
+    return {"id": int(context["id"][0]), "tags": context["tags"].values.numpy().tolist(), **lists}
+
+
+def in_text(value: Any) -> Any:
+    """Bytes become strings."""
+    if isinstance(value, list):
+        return [in_text(one) for one in value]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def parsed(serialized: bytes) -> dict[str, Any] | None:
@@ -135,16 +233,25 @@ def parsed(serialized: bytes) -> dict[str, Any] | None:
     return result
 
 
-def main() -> None:
-    cases = [{"example": one, "parsed": parsed(one)} for one in examples()]
+def write_cases(name: str, cases: list[dict[str, Any]]) -> None:
     lines = [json.dumps({**case, "example": base64.b64encode(case["example"]).decode()}) for case in cases]
+    (FOLDER / name).write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    (FOLDER / "cases.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    cases = [{"example": one, "parsed": parsed(one)} for one in examples()]
+    write_cases("cases.json", cases)
     for name, compression in (("plain", ""), ("gzip", "GZIP"), ("zlib", "ZLIB")):
         with tf.io.TFRecordWriter(str(FOLDER / name), compression) as writer:
             for case in cases:
                 if case["parsed"] is not None:
                     writer.write(case["example"])
+    rows = [{"example": one, "parsed": parsed_sequence(one)} for one in sequences()]
+    for row in rows:
+        if row["parsed"] is not None:
+            row["parsed"] = {name: in_text(value) for name, value in row["parsed"].items()}
+    write_cases("sequences.json", rows)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,20 @@ import numpy as np
 import pytest
 
 import torch_estimator as te
-from torch_estimator.data import Dataset, FixedLenFeature, RaggedFeature, SparseFeature, VarLenFeature
+from torch_estimator.data import (
+    Dataset,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from torch_estimator.errors import DataError
+from torch_estimator.tfrecord.features import as_feature_lists
 from torch_estimator.tfrecord.parser import Examples
 from torch_estimator.tfrecord.records import record
+
+pytestmark = pytest.mark.usefixtures("each_engine")
 
 GOLDEN = Path(__file__).with_name("golden")
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "cases.json").read_text())
@@ -31,6 +41,17 @@ SPEC = {
     "weights": VarLenFeature("float32"),
     "ragged": RaggedFeature("int64", value_key="pieces"),
     "sparse": SparseFeature("at", "value", "float32", 5),
+    "pairs": FixedLenSequenceFeature([2], "float32", allow_missing=True),
+}
+
+SEQUENCES: list[dict[str, Any]] = json.loads((GOLDEN / "sequences.json").read_text())
+CONTEXT_SPEC = {"id": FixedLenFeature([], "int64"), "tags": VarLenFeature("string")}
+SEQUENCE_SPEC = {
+    "clicks": FixedLenSequenceFeature([], "int64"),
+    "points": FixedLenSequenceFeature([2, 2], "float32", allow_missing=True),
+    "names": FixedLenSequenceFeature([2], "string", allow_missing=True),
+    "words": VarLenFeature("string"),
+    "weights": RaggedFeature("float32", value_key="parts"),
 }
 
 # TensorFlow reads a list of floats of 3 bytes as an empty one; here the record counts as damaged.
@@ -78,25 +99,93 @@ def test_it_parses_and_refuses_the_examples_that_tensorflow_does(tmp_path: Path)
             check_row(features, 0, wanted)
 
 
-def test_no_damage_of_an_example_ends_the_process() -> None:
+def sequences(path: Path, **options: Any) -> Dataset:
+    return Dataset.from_tfrecord(path, schema=CONTEXT_SPEC, sequence_schema=SEQUENCE_SPEC, **options)
+
+
+def check_sequence(features: dict[str, Any], row: int, wanted: dict[str, Any]) -> None:
+    """Compare one row of a padded batch with what TensorFlow parsed."""
+    for name, values in wanted.items():
+        found = features[name][row]
+        if name != "id":
+            assert features[f"{name}_length"][row] == len(values)
+            assert not any(np.ravel(found[len(values) :]))
+        for value, step in zip(values if name != "id" else [values], np.atleast_1d(found), strict=False):
+            shown = step.tolist() if isinstance(step, np.ndarray) else step
+            width = len(value) if isinstance(value, list) else None
+            assert (shown if width is None else shown[:width]) == value, name
+            assert width is None or not any(shown[width:])
+
+
+def test_sequence_examples_hold_what_tensorflow_parses(tmp_path: Path) -> None:
+    path = tmp_path / "sequences"
+    path.write_bytes(b"".join(record(base64.b64decode(case["example"])) for case in SEQUENCES))
+    good = [case["parsed"] for case in SEQUENCES if case["parsed"] is not None]
+    assert 10 < len(good) < len(SEQUENCES) - 10
+    (features,) = sequences(path, ignore_errors=True).padded_batch(100)
+    assert features["points"].shape[2:] == (2, 2)
+    assert [features[name].dtype.name for name in ("clicks", "points", "weights")] == ["int64", "float32", "float32"]
+    for row, wanted in enumerate(good):
+        check_sequence(features, row, wanted)
+    assert len(features["id"]) == len(good)
+
+
+def test_a_sequence_example_that_tensorflow_refuses_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    problems = []
+    for case in SEQUENCES:
+        if case["parsed"] is None:
+            path.write_bytes(record(base64.b64decode(case["example"])))
+            with pytest.raises(DataError, match="one, byte 0: ") as error:
+                list(sequences(path).batch(1))
+            problems.append(str(error.value).removeprefix(f"{path}, byte 0: "))
+    assert len(problems) > 10
+    missing = "column 'clicks': the feature is missing; give its FixedLenSequenceFeature allow_missing=True."
+    assert problems.count(missing) == 2
+    assert "column 'clicks': step 1: it has no values; VarLenFeature reads any number." in problems
+    assert "column 'weights': step 1: the values are string, but the schema reads float32." in problems
+    assert (
+        "column 'points': step 1: there are 3 values, but the schema reads 4; VarLenFeature reads any number."
+        in problems
+    )
+
+
+def damaged(whole: bytes, features: dict[str, Any]) -> Examples:
+    """Parse many damaged copies of an example, and leave those out that cannot be used."""
     draw = random.Random(1)
-    whole = EXAMPLES[0]
-    features = {**SPEC, "number": VarLenFeature("float32")}
-    damaged = [whole[: draw.randrange(len(whole))] for _ in range(100)]
+    copies = [whole[: draw.randrange(len(whole))] for _ in range(100)]
     for _ in range(300):
         changed = bytearray(whole)
         for _ in range(draw.randrange(1, 4)):
             changed[draw.randrange(len(whole))] = draw.randrange(256)
-        damaged.append(bytes(changed))
-    starts = np.cumsum([0, *map(len, damaged)])[:-1]
-    examples = Examples(features, b"".join(damaged), starts, np.array(list(map(len, damaged))))
+        copies.append(bytes(changed))
+    starts = np.cumsum([0, *map(len, copies)])[:-1]
+    examples = Examples(features, b"".join(copies), starts, np.array(list(map(len, copies))))
     wrong = examples.wrong()
     assert 100 < np.count_nonzero(wrong) < 400
     assert all(examples.problem(row).text for row in np.flatnonzero(wrong))
     examples.drop(wrong)
-    assert len(examples.numbers("matrix")) == np.count_nonzero(~wrong)
+    assert len(examples) == np.count_nonzero(~wrong)
+    return examples
+
+
+def test_no_damage_of_an_example_ends_the_process() -> None:
+    examples = damaged(EXAMPLES[0], {**SPEC, "number": VarLenFeature("float32")})
+    assert len(examples.numbers("matrix")) == len(examples)
     assert len(examples.numbers("weights")) == examples.counts("weights").sum()
     assert len(examples.texts("words")[1]) == examples.counts("words").sum() + 1
+
+
+def test_no_damage_of_a_sequence_example_ends_the_process() -> None:
+    whole = base64.b64decode(SEQUENCES[0]["example"])
+    examples = damaged(whole, {**CONTEXT_SPEC, **as_feature_lists(SEQUENCE_SPEC)})
+    for name in SEQUENCE_SPEC:
+        counts, steps = examples.steps(name)
+        assert len(counts) == len(examples)
+        assert len(steps) == counts.sum()
+    assert len(examples.steps("points")[1].numbers("")) == examples.steps("points")[0].sum()
+    words = examples.steps("words")[1]
+    assert len(words.texts("")[1]) == words.counts("").sum() + 1
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from torch_estimator.data.stream import StateMismatch
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.data.transform import Transform
 from torch_estimator.data.write_tfrecord import write_tfrecord
-from torch_estimator.tfrecord.features import FixedLenFeature, RaggedFeature, SparseFeature, VarLenFeature
+from torch_estimator.tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 
 __all__ = [
     "AUTOTUNE",
@@ -24,6 +30,7 @@ __all__ = [
     "Dataset",
     "DatasetIterator",
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "RaggedFeature",
     "ReadRequest",
     "Reader",

@@ -36,6 +36,18 @@ def from_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
 
 
+def nested(array: np.ndarray[Any, Any]) -> pa.Array:
+    """Convert a numpy array of any number of dimensions to an Arrow array of lists of fixed sizes.
+
+    >>> nested(np.zeros((3, 2, 2), np.float32)).type
+    FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[2])
+    """
+    result = from_numpy(np.ascontiguousarray(array).reshape(-1))
+    for size in reversed(array.shape[1:]):
+        result = pa.FixedSizeListArray.from_arrays(result, size)
+    return result
+
+
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """Return all chunks of a chunked Arrow column as one array."""
     if column.num_chunks == 1:

@@ -235,10 +235,11 @@ class Dataset:
         files: Files,
         *,
         schema: FeatureSpec | pa.Schema | None = None,
+        sequence_schema: FeatureSpec | None = None,
         label: LabelColumns | None = None,
         ignore_errors: bool = False,
     ) -> Dataset:
-        """Read TFRecord files of tf.Examples, without TensorFlow. Checksums are verified.
+        """Read TFRecord files of tf.Examples or SequenceExamples, without TensorFlow. Checksums are verified.
 
         If the rows are shuffled, small ranges of all files are read in random order. Errors in the files are raised by
         the iterator, as `DataError`, with the file and the position of the record in bytes.
@@ -249,14 +250,18 @@ class Dataset:
             schema: Columns to use: a dict of `FixedLenFeature`, `VarLenFeature`, `RaggedFeature` or `SparseFeature` by
                 name, such as ``te.feature_column.make_parse_example_spec(columns)``, or
                 ``te.feature_column.schema(columns)``. The label is read in addition. None takes the features in the
-                first records: one value per row where no record has more, else lists.
+                first records: one value per row where no record has more, else lists. Of SequenceExamples these are
+                the features of the context.
+            sequence_schema: Feature lists of SequenceExamples to read: a dict of `FixedLenSequenceFeature`,
+                `VarLenFeature` or `RaggedFeature` by name. Their columns hold lists, with one item for each step. None
+                reads those of the first records if `schema` is None, too, and else none.
             label: Column to use as label, or several; see `label`.
             ignore_errors: Whether to leave out records that are damaged or do not fit the schema. The log says how
                 many were left out, and names the first of them.
 
         Raises:
             InvalidTypeError: An argument has the wrong type.
-            InvalidValueError: The schema is empty.
+            InvalidValueError: A schema is empty, or both have a column.
 
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "people.tfrecord")
@@ -269,7 +274,9 @@ class Dataset:
         """
         from torch_estimator.data.sources.tfrecord import tfrecord_source
 
-        source = tfrecord_source(files, schema=schema, label=label, ignore_errors=ignore_errors)
+        source = tfrecord_source(
+            files, schema=schema, sequence_schema=sequence_schema, label=label, ignore_errors=ignore_errors
+        )
         return cls(source)._labelled(label)
 
     @classmethod

@@ -136,11 +136,14 @@ def as_matrix(column: pa.ListArray, name: str | None) -> Array:
             row=int(other[0]),
             column=name,
         )
-    return _values(column).reshape(len(column), int(lengths[0]) if len(lengths) else 0)
+    values = _values(column)
+    return values.reshape(len(column), int(lengths[0]) if len(lengths) else 0, *values.shape[1:])
 
 
 def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None) -> Array:
     """Convert lists to a numpy array ``[rows, length]``. Short lists are padded at the end.
+
+    Lists of lists become an array of more dimensions, each as long as the longest list.
 
     Args:
         column: The lists.
@@ -155,21 +158,28 @@ def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None
     [[1, 2], [0, 0], [3, 0]]
     """
     lengths = list_lengths(column)
-    values = _values(column)
+    values = _values(column, value)
     if value is None:
         value = "" if values.dtype == object else 0
     width = int(lengths.max(initial=0)) if length is None else length
     if isinstance(value, str) != (values.dtype == object) or np.asarray(value).astype(values.dtype) != value:
         raise ValueError(f"{value!r} is no {values.dtype}")
-    result = np.full((len(lengths), width), value, dtype=values.dtype)
+    result = np.full((len(lengths), width, *values.shape[1:]), value, dtype=values.dtype)
     result[np.arange(width) < lengths[:, None]] = values
     return result
 
 
-def _values(column: pa.ListArray) -> Array:
+def _values(column: pa.ListArray | pa.FixedSizeListArray, padding: Any = None) -> Array:
+    """Return the values of all lists, one after the other; those that are lists of any length are padded."""
     if pa.types.is_null(column.type.value_type):
         return np.empty(0, np.float32)
-    return arrow.to_numpy(column.flatten())
+    items = column.flatten()
+    if is_lists(items):
+        return padded(items, value=padding)
+    if pa.types.is_fixed_size_list(items.type):
+        values = _values(items, padding)
+        return values.reshape(len(items), items.type.list_size, *values.shape[1:])
+    return arrow.to_numpy(items)
 
 
 def _named(name: str | None) -> str:

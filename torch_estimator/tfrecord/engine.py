@@ -44,8 +44,8 @@ class Scan(NamedTuple):
 
 NEEDS_MORE, BAD_LENGTH, BAD_DATA = 1, 2, 3
 
-BYTES, FLOATS, INTEGERS = 1, 2, 3
-"""Kinds of values of a feature."""
+BYTES, FLOATS, INTEGERS, STEPS = 1, 2, 3, 4
+"""Kinds of values of a feature; a feature list has steps."""
 
 
 class Index(NamedTuple):
@@ -55,7 +55,7 @@ class Index(NamedTuple):
         position: Where the list of values begins, int64 ``[features, rows]``.
         size: Length of the list in bytes, int64 ``[features, rows]``.
         counts: Number of values, int64 ``[features, rows]``.
-        kind: `BYTES`, `FLOATS` or `INTEGERS`, or 0 if the feature is missing, uint8 ``[features, rows]``.
+        kind: `BYTES`, `FLOATS`, `INTEGERS` or `STEPS`, or 0 if the feature is missing, uint8 ``[features, rows]``.
         damaged: Whether a row is not a tf.Example, bool ``[rows]``.
     """
 
@@ -77,8 +77,17 @@ class Engine(Protocol):
         """Return the first position between `position` and `stop` with a record's valid header, or -1."""
         ...
 
-    def index(self, data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...]) -> Index:
-        """Return where the values of the named features are in tf.Examples, given by their starts and lengths."""
+    def index(
+        self, data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...], *, lists: bool = False
+    ) -> Index:
+        """Return where the values of the named features are in tf.Examples, given by their starts and lengths.
+
+        With `lists`, return where the steps of the named feature lists are in SequenceExamples.
+        """
+        ...
+
+    def steps(self, data: bytes, position: Array, size: Array, count: Array) -> Index:
+        """Return where the values of all steps of one feature list are: a feature with ``sum(count)`` rows."""
         ...
 
     def floats(self, data: bytes, position: Array, size: Array, count: Array) -> Array:
@@ -144,11 +153,10 @@ class _InC:
         content = np.frombuffer(data, np.uint8)
         return int(self._library.find_record(_address(content), _int64(content.size), _int64(position), _int64(stop)))
 
-    def index(self, data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...]) -> Index:
-        shape = (len(names), len(starts))
-        position, size = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        count, kind = np.zeros(shape, np.int64), np.zeros(shape, np.uint8)
-        damaged = np.zeros(len(starts), np.uint8)
+    def index(
+        self, data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...], *, lists: bool = False
+    ) -> Index:
+        found = _empty_index(len(names), len(starts))
         text = np.frombuffer(b"".join(names) + b"\0", np.uint8)
         name_starts = np.cumsum([0, *map(len, names)], dtype=np.int64)
         content = np.frombuffer(data, np.uint8)
@@ -160,11 +168,21 @@ class _InC:
             _address(text),
             _address(name_starts),
             _int64(len(names)),
-            *[_address(array) for array in (position, size, count, kind, damaged)],
+            ctypes.c_int32(lists),
+            *map(_address, found),
         )
-        if failed:
-            return in_python.index(data, starts, lengths, names)
-        return Index(position, size, count, kind, damaged.astype(bool))
+        return in_python.index(data, starts, lengths, names, lists=lists) if failed else found
+
+    def steps(self, data: bytes, position: Array, size: Array, count: Array) -> Index:
+        found = _empty_index(1, int(count.sum()))
+        where = [np.ascontiguousarray(array) for array in (position, size)]
+        self._library.index_steps(
+            _address(np.frombuffer(data, np.uint8)),
+            *map(_address, where),
+            _int64(len(position)),
+            *map(_address, found),
+        )
+        return found
 
     def floats(self, data: bytes, position: Array, size: Array, count: Array) -> Array:
         return self._numbers("decode_floats", np.dtype(np.float32), data, position, size, count)
@@ -192,6 +210,11 @@ class _InC:
         getattr(self._library, function)(
             _address(content), *map(_address, where), _int64(len(position)), *map(_address, out)
         )
+
+
+def _empty_index(features: int, rows: int) -> Index:
+    position, size, counts = (np.zeros((features, rows), np.int64) for _ in range(3))
+    return Index(position, size, counts, np.zeros((features, rows), np.uint8), np.zeros(rows, bool))
 
 
 def _address(array: Array) -> ctypes.c_void_p:

@@ -1,12 +1,12 @@
 /* Reads TFRecord framing and the wire format of tf.Example, without an allocation or a Python object per record.
 
-   native.py compiles this file and calls it; in_python.py has the same functions in Python, for machines without a C
+   engine.py compiles this file and calls it; in_python.py has the same functions in Python, for machines without a C
    compiler. All positions are relative to `data`. Nothing here trusts a length: each is compared with what remains. */
 
 #include <stdint.h>
 #include <string.h>
 
-enum { BYTES = 1, FLOATS = 2, INTEGERS = 3 };
+enum { BYTES = 1, FLOATS = 2, INTEGERS = 3, STEPS = 4 };
 enum { SCANNED = 0, NEEDS_MORE = 1, BAD_LENGTH = 2, BAD_DATA = 3 };
 enum { HEADER = 12, FOOTER = 4 };
 
@@ -181,7 +181,7 @@ ALWAYS_INLINE int64_t next_field(struct text *message, struct text *value) {
     return (int64_t)tag;
 }
 
-enum { FIELD_1_VARINT = 8, FIELD_1_BYTES = 10, FIELD_1_FIXED32 = 13 };
+enum { FIELD_1_VARINT = 8, FIELD_1_BYTES = 10, FIELD_1_FIXED32 = 13, FIELD_2_BYTES = 18 };
 
 /* Returns the number of values in a BytesList, FloatList or Int64List, or -1 if it is damaged. */
 static int64_t count_values(struct text list, int kind) {
@@ -254,31 +254,24 @@ static int32_t find_name(struct names *names, struct text name, int64_t entry) {
     return feature;
 }
 
-/* Where the values of the features are: arrays [features, rows]. */
+/* Where the values of the features are: arrays [features, rows], or [steps] of one feature list. */
 struct found {
-    int64_t rows;
     int64_t *position, *size, *count;
     uint8_t *kind;
 };
 
-/* Reads one entry of the map of features. Returns 0 if it is damaged. */
-static int read_entry(const uint8_t *data, struct text entry, struct names *names, int64_t number, int64_t row,
-                      struct found *found) {
-    struct text value, name = {entry.at, entry.at}, feature = {0, 0}, list;
+static void set(struct found *found, int64_t at, int kind, const uint8_t *data, struct text list, int64_t count) {
+    found->kind[at] = (uint8_t)kind;
+    found->position[at] = list.at - data;
+    found->size[at] = list.end - list.at;
+    found->count[at] = count;
+}
+
+/* Finds the list of values in a Feature. Returns 0 if it is damaged. */
+ALWAYS_INLINE int read_feature(const uint8_t *data, struct text feature, int64_t at, struct found *found) {
+    struct text list;
     int64_t field;
-    while ((field = next_field(&entry, &value)) > 0) {
-        if (field == FIELD_1_BYTES)
-            name = value;
-        else if (field == 18)
-            feature = value;
-    }
-    int32_t place = field < 0 ? -1 : find_name(names, name, number);
-    if (field < 0 || place < 0)
-        return field == 0;
-    /* If a key is there twice, its last entry counts. */
-    int64_t at = place * found->rows + row;
-    found->kind[at] = 0;
-    found->count[at] = 0;
+    set(found, at, 0, data, feature, 0);
     while ((field = next_field(&feature, &list)) > 0) {
         int kind = field == 10 ? BYTES : field == 18 ? FLOATS : field == 26 ? INTEGERS : 0;
         if (!kind)
@@ -286,28 +279,36 @@ static int read_entry(const uint8_t *data, struct text entry, struct names *name
         int64_t count = count_values(list, kind);
         if (count < 0)
             return 0;
-        found->kind[at] = (uint8_t)kind;
-        found->position[at] = list.at - data;
-        found->size[at] = list.end - list.at;
-        found->count[at] = count;
+        set(found, at, kind, data, list, count);
     }
     return field == 0;
 }
 
-/* Finds the values of some features in many tf.Examples.
+/* Counts the Features of a FeatureList. Returns 0 if it is damaged. */
+static int read_feature_list(const uint8_t *data, struct text list, int64_t at, struct found *found) {
+    struct text rest = list, step;
+    int64_t field, count = 0;
+    while ((field = next_field(&rest, &step)) > 0)
+        count += field == FIELD_1_BYTES;
+    set(found, at, STEPS, data, list, count);
+    return field == 0;
+}
+
+/* Finds the values of some features in many tf.Examples, or the steps of some feature lists in SequenceExamples.
 
    starts, lengths:    the Examples, [rows].
    text, name_starts:  the names of the features, one after the other, and where each begins, [features + 1].
-   position, size:     where the BytesList, FloatList or Int64List of each feature is, [features, rows].
-   count:              the number of its values, 0 if the feature is missing.
-   kind:               BYTES, FLOATS or INTEGERS; 0 if the feature is missing.
+   lists:              whether to find feature lists.
+   position, size:     where the BytesList, FloatList, Int64List or FeatureList of each feature is, [features, rows].
+   count:              the number of its values or steps, 0 if the feature is missing.
+   kind:               BYTES, FLOATS, INTEGERS or STEPS; 0 if the feature is missing.
    damaged:            whether a row is no tf.Example, [rows].
    Returns 0, or -1 if there are too many features. */
 int32_t index_examples(const uint8_t *data, const int64_t *starts, const int64_t *lengths, int64_t rows,
-                       const uint8_t *text, const int64_t *name_starts, int64_t features, int64_t *position,
-                       int64_t *size, int64_t *count, uint8_t *kind, uint8_t *damaged) {
+                       const uint8_t *text, const int64_t *name_starts, int64_t features, int32_t lists,
+                       int64_t *position, int64_t *size, int64_t *count, uint8_t *kind, uint8_t *damaged) {
     struct names names = {.text = text, .starts = name_starts};
-    struct found found = {rows, position, size, count, kind};
+    struct found found = {position, size, count, kind};
     if (features > SLOTS / 2)
         return -1;
     memset(names.slots, -1, sizeof names.slots);
@@ -319,20 +320,50 @@ int32_t index_examples(const uint8_t *data, const int64_t *starts, const int64_t
         names.slots[slot] = feature;
     }
     for (int64_t row = 0; row < rows; row++) {
-        struct text example = {data + starts[row], data + starts[row] + lengths[row]}, map, entry;
-        int64_t number = 0, field, inner = 0;
+        struct text example = {data + starts[row], data + starts[row] + lengths[row]}, map, entry, value;
+        int64_t number = 0, field, inner = 0, part = 0;
         int good = 1;
         while (good && (field = next_field(&example, &map)) > 0) {
-            if (field != FIELD_1_BYTES)
+            if (field != (lists ? FIELD_2_BYTES : FIELD_1_BYTES))
                 continue;
-            while (good && (inner = next_field(&map, &entry)) > 0)
-                if (inner == FIELD_1_BYTES)
-                    good = read_entry(data, entry, &names, number++, row, &found);
+            while (good && (inner = next_field(&map, &entry)) > 0) {
+                if (inner != FIELD_1_BYTES)
+                    continue;
+                struct text name = {entry.at, entry.at}, feature = name;
+                while ((part = next_field(&entry, &value)) > 0) {
+                    if (part == FIELD_1_BYTES)
+                        name = value;
+                    else if (part == FIELD_2_BYTES)
+                        feature = value;
+                }
+                int32_t place = part < 0 ? -1 : find_name(&names, name, number++);
+                /* If a key is there twice, its last entry counts. */
+                if (place >= 0)
+                    good = lists ? read_feature_list(data, feature, place * rows + row, &found)
+                                 : read_feature(data, feature, place * rows + row, &found);
+                good = good && part == 0;
+            }
             good = good && inner == 0;
         }
         damaged[row] = !good || field < 0;
     }
     return 0;
+}
+
+/* Finds the values of all steps of one feature list: arrays [sum(count)]. */
+void index_steps(const uint8_t *data, const int64_t *list_position, const int64_t *list_size, int64_t rows,
+                 int64_t *position, int64_t *size, int64_t *count, uint8_t *kind, uint8_t *damaged) {
+    struct found found = {position, size, count, kind};
+    int64_t at = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        struct text list = {data + list_position[row], data + list_position[row] + list_size[row]}, step;
+        int64_t field;
+        while ((field = next_field(&list, &step)) > 0)
+            if (field == FIELD_1_BYTES) {
+                damaged[at] = !read_feature(data, step, at, &found);
+                at++;
+            }
+    }
 }
 
 /* Writes the numbers of all FloatLists to `out`, one after the other. */

@@ -44,15 +44,7 @@ class FixedLenFeature:
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        sizes = (self.shape,) if isinstance(self.shape, int) else self.shape
-        if isinstance(sizes, str) or not all(type(size) is int for size in sizes):
-            raise InvalidTypeError(f"the shape of a FixedLenFeature must hold whole numbers, but got {self.shape!r}.")
-        if any(size < 1 for size in sizes):
-            raise InvalidValueError(
-                f"the sizes of a FixedLenFeature must be at least 1, but got {list(sizes)}; VarLenFeature reads lists "
-                "of any length."
-            )
-        object.__setattr__(self, "shape", tuple(sizes))
+        object.__setattr__(self, "shape", _sizes(self))
         object.__setattr__(self, "dtype", as_feature_dtype(self.dtype))
         if self.default_value is not None:
             object.__setattr__(self, "default_value", self._default())
@@ -76,8 +68,53 @@ class FixedLenFeature:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedLenSequenceFeature:
+    """Feature with any number of steps, each with the same number of values. Its column holds lists of them.
+
+    `batch` pads the lists to an array ``[rows, steps, *shape]``, and `padded_batch` adds their lengths, which
+    tf.io.parse_sequence_example returns apart. In a tf.Example the steps are one after the other in one list.
+
+    Attributes:
+        shape: Shape of one step's values; ``[]`` for one value.
+        dtype: As in `FixedLenFeature`.
+        allow_missing: Whether a row without the feature has no steps; otherwise it is an error.
+        default_value: The padding in TensorFlow, None or 0 ('' for text). Other padding is an argument of
+            `padded_batch`.
+
+    Raises:
+        InvalidTypeError: The shape or the dtype has another type.
+        InvalidValueError: The shape has a size below 1, or `default_value` is another value.
+
+    >>> te.data.FixedLenSequenceFeature([], "int64", allow_missing=True)
+    FixedLenSequenceFeature(shape=(), dtype='int64', allow_missing=True, default_value=None)
+    """
+
+    shape: Sequence[int]
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _sizes(self))
+        object.__setattr__(self, "dtype", as_feature_dtype(self.dtype))
+        if self.default_value not in (None, 0, "", b""):
+            raise InvalidValueError(
+                f"the default_value of a FixedLenSequenceFeature must be None, but got {self.default_value!r}; pad the "
+                "lists with padded_batch(padding_values=…)."
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of values in a step."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
 class VarLenFeature:
     """Feature with any number of values. Its column holds lists, and `batch` pads them; a missing list is empty.
+
+    In the feature lists of SequenceExamples each step has any number of values, and `batch` pads to
+    ``[rows, steps, values]``.
 
     Attributes:
         dtype: As in `FixedLenFeature`.
@@ -145,8 +182,47 @@ class SparseFeature:
             raise InvalidTypeError(f"the size of a SparseFeature must be a whole number from 1, but got {self.size!r}.")
 
 
-Feature: TypeAlias = FixedLenFeature | VarLenFeature | RaggedFeature | SparseFeature
+Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature | SparseFeature
+ListFeature: TypeAlias = FixedLenSequenceFeature | VarLenFeature | RaggedFeature
 FeatureSpec: TypeAlias = Mapping[str, Feature]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureList:
+    """Feature list of a SequenceExample, whose steps all have the same feature.
+
+    Attributes:
+        feature: The feature, as the user describes it.
+    """
+
+    feature: ListFeature
+
+    @property
+    def step(self) -> FixedLenFeature | VarLenFeature:
+        """Feature of one step."""
+        one = self.feature
+        return (
+            FixedLenFeature(one.shape, one.dtype)
+            if isinstance(one, FixedLenSequenceFeature)
+            else VarLenFeature(one.dtype)
+        )
+
+
+def as_feature_lists(given: Any) -> dict[str, FeatureList]:
+    """Check a dict of the features of feature lists by the name of their column.
+
+    Raises:
+        InvalidTypeError: It is not a dict, or holds something else.
+        InvalidValueError: It is empty.
+    """
+    spec = as_feature_spec(given)
+    for name, feature in spec.items():
+        if not isinstance(feature, ListFeature):
+            raise InvalidTypeError(
+                f"a feature list is read by FixedLenSequenceFeature, VarLenFeature or RaggedFeature, but the "
+                f"sequence_schema has {name!r}: {feature!r}."
+            )
+    return {name: FeatureList(feature) for name, feature in spec.items()}  # type: ignore[arg-type]
 
 
 def as_feature_spec(given: Any) -> dict[str, Feature]:
@@ -163,8 +239,8 @@ def as_feature_spec(given: Any) -> dict[str, Feature]:
     for name, feature in given.items():
         if not isinstance(name, str) or not isinstance(feature, Feature):
             raise InvalidTypeError(
-                f"a feature spec must hold FixedLenFeature, VarLenFeature, RaggedFeature or SparseFeature by name, but "
-                f"has {name!r}: {feature!r}."
+                f"a feature spec must hold FixedLenFeature, FixedLenSequenceFeature, VarLenFeature, RaggedFeature or "
+                f"SparseFeature by name, but has {name!r}: {feature!r}."
             )
     return dict(given)
 
@@ -186,6 +262,18 @@ def as_feature_dtype(given: Any) -> FeatureDtype:
             f"a feature holds 'float32', 'int64', 'string' (text) or 'bytes' (such as images), but got {given!r}."
         )
     return _DTYPES[text]
+
+
+def _sizes(feature: FixedLenFeature | FixedLenSequenceFeature) -> tuple[int, ...]:
+    kind, shape = type(feature).__name__, feature.shape
+    sizes = (shape,) if isinstance(shape, int) else shape
+    if isinstance(sizes, str) or not all(type(size) is int for size in sizes):
+        raise InvalidTypeError(f"the shape of a {kind} must hold whole numbers, but got {shape!r}.")
+    if any(size < 1 for size in sizes):
+        raise InvalidValueError(
+            f"the sizes of a {kind} must be at least 1, but got {list(sizes)}; VarLenFeature reads lists of any length."
+        )
+    return tuple(sizes)
 
 
 def _checked(value: Any, dtype: FeatureDtype) -> Any:

@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 _BYTES_FIELD, _FLOATS_FIELD, _INTEGERS_FIELD = 10, 18, 26
 _KINDS = {_BYTES_FIELD: 1, _FLOATS_FIELD: 2, _INTEGERS_FIELD: 3}
 _VARINT, _PACKED, _FIXED32 = 8, 10, 13
+_FEATURES, _LISTS = 10, 18
+_STEPS = 4
 
 
 def scan(data: bytes, position: int, stop: int) -> Scan:
@@ -61,26 +63,35 @@ def find(data: bytes, position: int, stop: int) -> int:
     return -1
 
 
-def index(data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...]) -> Index:
-    """Return where the values of the named features are; see `engine.Engine`."""
-    from torch_estimator.tfrecord.engine import Index
-
-    shape = (len(names), len(starts))
-    position, size = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    count, kind = np.zeros(shape, np.int64), np.zeros(shape, np.uint8)
-    damaged = np.zeros(len(starts), bool)
+def index(data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...], *, lists: bool = False) -> Index:
+    """Return where the values of the named features, or the steps of lists, are; see `engine.Engine`."""
     places = {name: place for place, name in enumerate(names)}
+    found = np.zeros((4, len(names), len(starts)), np.int64)
+    damaged = np.zeros(len(starts), bool)
+    read = _steps if lists else _list
     for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         try:
-            for name, feature in _entries(data, start, start + length):
+            for name, feature in _entries(data, start, start + length, _LISTS if lists else _FEATURES):
                 place = places.get(name)
                 if place is not None:
                     # If a key is there twice, its last entry counts.
-                    found = _list(data, *feature)
-                    kind[place, row], position[place, row], size[place, row], count[place, row] = found
+                    found[:, place, row] = read(data, *feature)
         except ValueError:
             damaged[row] = True
-    return Index(position, size, count, kind, damaged)
+    return _index(found, damaged)
+
+
+def steps(data: bytes, position: Array, size: Array, count: Array) -> Index:
+    """Return where the values of all steps of one feature list are; see `engine.Engine`."""
+    found = np.zeros((4, 1, int(count.sum())), np.int64)
+    damaged = np.zeros(found.shape[2], bool)
+    features = (item[1:] for item in _items(data, position, size, count) if item[0] == _PACKED)
+    for step, feature in enumerate(features):
+        try:
+            found[:, 0, step] = _list(data, *feature)
+        except ValueError:
+            damaged[step] = True
+    return _index(found, damaged)
 
 
 def floats(data: bytes, position: Array, size: Array, count: Array) -> Array:
@@ -118,9 +129,22 @@ def feature_kinds(data: bytes, start: int, length: int) -> dict[str, tuple[int, 
         ValueError: The record is not a tf.Example.
     """
     found = {}
-    for name, feature in _entries(data, start, start + length):
+    for name, feature in _entries(data, start, start + length, _FEATURES):
         kind, _, _, count = _list(data, *feature)
         found[name.decode()] = kind, count
+    return found
+
+
+def step_kinds(data: bytes, start: int, length: int) -> dict[str, list[tuple[int, int]]]:
+    """Return the kind and the number of values of each step of each feature list of a SequenceExample, by name.
+
+    Raises:
+        ValueError: The record is not a SequenceExample.
+    """
+    found = {}
+    for name, feature_list in _entries(data, start, start + length, _LISTS):
+        lists = [_list(data, *step) for field, *step in _fields(data, *feature_list) if field == _PACKED]
+        found[name.decode()] = [(kind, count) for kind, _, _, count in lists]
     return found
 
 
@@ -129,19 +153,19 @@ def _has_valid_length(data: bytes, position: int) -> bool:
     return bool(masked_crc32c(data[position : position + 8]) == checksum)
 
 
-def _entries(data: bytes, begin: int, end: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
-    """Yield the name of each feature of a tf.Example, and where its message begins and ends."""
+def _entries(data: bytes, begin: int, end: int, field: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """Yield the name of each feature or feature list of a tf.Example, and where its message begins and ends."""
     for outer, *example in _fields(data, begin, end):
-        if outer != _PACKED:
+        if outer != field:
             continue
         for inner, *entry in _fields(data, *example):
             if inner != _PACKED:
                 continue
             name, feature = b"", (0, 0)
-            for field, start, stop in _fields(data, *entry):
-                if field == _PACKED:
+            for part, start, stop in _fields(data, *entry):
+                if part == _PACKED:
                     name = bytes(data[start:stop])
-                elif field == 18:
+                elif part == 18:
                     feature = start, stop
             yield name, feature
 
@@ -153,6 +177,18 @@ def _list(data: bytes, begin: int, end: int) -> tuple[int, int, int, int]:
         if field in _KINDS:
             found = _KINDS[field], start, stop - start, _count(data, field, start, stop)
     return found
+
+
+def _steps(data: bytes, begin: int, end: int) -> tuple[int, int, int, int]:
+    """Return the same of a feature list, whose values are its steps."""
+    return _STEPS, begin, end - begin, sum(field == _PACKED for field, _, _ in _fields(data, begin, end))
+
+
+def _index(found: Array, damaged: Array) -> Index:
+    """Return an index of kinds, positions, sizes and counts: int64 ``[4, features, rows]``."""
+    from torch_estimator.tfrecord.engine import Index
+
+    return Index(found[1], found[2], found[3], found[0].astype(np.uint8), damaged)
 
 
 def _count(data: bytes, kind: int, begin: int, end: int) -> int:

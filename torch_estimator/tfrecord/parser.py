@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torch_estimator.tfrecord.engine import BYTES, FLOATS, INTEGERS, Index, engine
-from torch_estimator.tfrecord.features import Feature, FixedLenFeature, RaggedFeature, SparseFeature
+from torch_estimator.tfrecord.features import (
+    Feature,
+    FeatureList,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+)
 
 Array = np.ndarray[Any, Any]
 
 _KINDS = {"float32": FLOATS, "int64": INTEGERS, "string": BYTES, "bytes": BYTES}
+_MISSING = (
+    "the feature is missing and has no default; give its FixedLenFeature a default_value, or read a VarLenFeature"
+)
+_MISSING_LIST = "the feature is missing; give its FixedLenSequenceFeature allow_missing=True"
 _KIND_NAMES = {FLOATS: "float32", INTEGERS: "int64", BYTES: "string"}
 
 
@@ -33,21 +44,39 @@ class Problem:
 
 
 class Examples:
-    """Serialized tf.Examples in which the values of some features have been found.
+    """Serialized tf.Examples or SequenceExamples in which the values of some features have been found.
 
     Args:
-        features: The features to read, by column.
+        features: The features and feature lists to read, by column.
         data: bytes that hold the tf.Examples.
         starts: Where each tf.Example begins in `data`, int64 ``[rows]``.
         lengths: Their lengths, int64 ``[rows]``.
     """
 
-    def __init__(self, features: Mapping[str, Feature], data: bytes, starts: Array, lengths: Array) -> None:
-        self._features = features
+    def __init__(
+        self, features: Mapping[str, Feature | FeatureList], data: bytes, starts: Array, lengths: Array
+    ) -> None:
+        lists = {name: feature for name, feature in features.items() if isinstance(feature, FeatureList)}
+        self._features = {name: one for name, one in features.items() if not isinstance(one, FeatureList)}
         self._data = data
-        keys = list(dict.fromkeys(key for name, feature in features.items() for key in feature_keys(name, feature)))
-        self._places = {key: place for place, key in enumerate(keys)}
-        self._index = engine().index(data, starts, lengths, tuple(key.encode() for key in keys))
+        self._places = _places(self._features)
+        self._index = engine().index(data, starts, lengths, _names(self._places))
+        self._lists: dict[str, _List] = {}
+        if lists:
+            places = _places({name: one.feature for name, one in lists.items()})
+            index = engine().index(data, starts, lengths, _names(places), lists=True)
+            self._index = self._index._replace(damaged=self._index.damaged | index.damaged)
+            for name, one in lists.items():
+                found = [array[places[feature_keys(name, one.feature)[-1]]] for array in index[:4]]
+                self._lists[name] = _List(one, found, data)
+
+    @classmethod
+    def _of_steps(cls, feature: Feature, data: bytes, index: Index) -> Examples:
+        """Return the steps of a feature list as rows with one feature, the column ''."""
+        steps = cls.__new__(cls)
+        steps._features, steps._data, steps._index = {"": feature}, data, index
+        steps._places, steps._lists = {"": 0}, {}
+        return steps
 
     def __len__(self) -> int:
         return len(self._index.damaged)
@@ -58,6 +87,8 @@ class Examples:
         for name, feature in self._features.items():
             for mask in self._wrong_by_reason(name, feature).values():
                 wrong |= mask
+        for one in self._lists.values():
+            wrong |= one.missing | one.per_row(one.steps.wrong())
         return wrong
 
     def problem(self, row: int) -> Problem:
@@ -68,6 +99,14 @@ class Examples:
             for reason, mask in self._wrong_by_reason(name, feature).items():
                 if mask[row]:
                     return Problem(row, name, self._in_words(reason, name, feature, row))
+        for name, one in self._lists.items():
+            if one.missing[row]:
+                return Problem(row, name, _MISSING_LIST)
+            begin = int(one.counts[:row].sum())
+            for step in np.flatnonzero(one.steps.wrong()[begin : begin + int(one.counts[row])]).tolist():
+                found = one.steps.problem(begin + step)
+                text = "it has no values; VarLenFeature reads any number" if found.text == _MISSING else found.text
+                return Problem(row, name, f"step {step}: {text}")
         raise AssertionError(f"row {row} can be used")
 
     def drop(self, rows: Array) -> None:
@@ -79,6 +118,13 @@ class Examples:
         kept = ~rows
         position, size, counts, kind, damaged = self._index
         self._index = Index(position[:, kept], size[:, kept], counts[:, kept], kind[:, kept], damaged[kept])
+        for one in self._lists.values():
+            one.drop(rows)
+
+    def steps(self, column: str) -> tuple[Array, Examples]:
+        """Return the number of steps of a feature list in each row, and all steps as rows with the one column ''."""
+        one = self._lists[column]
+        return one.counts, one.steps
 
     def counts(self, column: str) -> Array:
         """Return the number of values in each row, int64 ``[rows]``; 0 where the feature is missing."""
@@ -89,11 +135,17 @@ class Examples:
         return np.asarray(self._index.kind[self._place(column)] == 0)
 
     def numbers(self, column: str) -> Array:
-        """Return the numbers of all rows, one after the other; of a `FixedLenFeature`, as ``[rows, *shape]``."""
+        """Return the numbers of all rows, one after the other.
+
+        Those of a `FixedLenFeature` are ``[rows, *shape]``, and those of a `FixedLenSequenceFeature`
+        ``[steps, *shape]``.
+        """
         feature = self._features[column]
         if isinstance(feature, SparseFeature):
             return self._dense(feature)
         values = self._values(self._place(column), feature.dtype)
+        if isinstance(feature, FixedLenSequenceFeature):
+            return values.reshape(-1, *feature.shape)
         if not isinstance(feature, FixedLenFeature):
             return values
         missing = self.is_missing(column)
@@ -135,6 +187,10 @@ class Examples:
             wrong["count"] = (count != feature.size) & (kind != 0)
             if feature.default_value is None:
                 wrong["missing"] = kind == 0
+        if isinstance(feature, FixedLenSequenceFeature):
+            wrong["count"] = count % feature.size != 0
+            if not feature.allow_missing:
+                wrong["missing"] = kind == 0
         if isinstance(feature, SparseFeature):
             at = self._places[feature.index_key]
             wrong["index kind"] = (index.kind[at] != INTEGERS) & (index.kind[at] != 0)
@@ -150,10 +206,12 @@ class Examples:
         place = self._place(name)
         count = self._index.counts[place, row]
         if reason == "missing":
-            return "the feature is missing and has no default"
+            return _MISSING_LIST if isinstance(feature, FixedLenSequenceFeature) else _MISSING
         if reason == "kind":
             found = _KIND_NAMES[int(self._index.kind[place, row])]
             return f"the values are {found}, but the schema reads {feature.dtype}"
+        if reason == "count" and isinstance(feature, FixedLenSequenceFeature):
+            return f"there are {count} values, which are no steps of {feature.size}"
         if reason == "count":
             assert isinstance(feature, FixedLenFeature)
             return f"there are {count} values, but the schema reads {feature.size}; VarLenFeature reads any number"
@@ -164,6 +222,34 @@ class Examples:
             indices = self._index.counts[self._places[feature.index_key], row]
             return f"there are {count} values, but {indices} indices in {feature.index_key!r}"
         return f"an index in {feature.index_key!r} is not from 0 to {feature.size - 1}"
+
+
+class _List:
+    """Steps of a feature list in all rows."""
+
+    def __init__(self, feature: FeatureList, found: Sequence[Array], data: bytes) -> None:
+        position, size, self.counts, kind = found
+        self.steps = Examples._of_steps(feature.step, data, engine().steps(data, position, size, self.counts))
+        one = feature.feature
+        may_miss = not isinstance(one, FixedLenSequenceFeature) or one.allow_missing
+        self.missing = np.zeros(len(kind), bool) if may_miss else kind == 0
+
+    def per_row(self, steps: Array) -> Array:
+        """Return whether each row has any of the marked steps."""
+        return np.bincount(np.repeat(np.arange(len(self.counts)), self.counts)[steps], minlength=len(self.counts)) > 0
+
+    def drop(self, rows: Array) -> None:
+        self.steps.drop(np.repeat(rows, self.counts))
+        self.counts, self.missing = self.counts[~rows], self.missing[~rows]
+
+
+def _places(features: Mapping[str, Feature]) -> dict[str, int]:
+    keys = dict.fromkeys(key for name, feature in features.items() for key in feature_keys(name, feature))
+    return {key: place for place, key in enumerate(keys)}
+
+
+def _names(places: Mapping[str, int]) -> tuple[bytes, ...]:
+    return tuple(key.encode() for key in places)
 
 
 def feature_keys(column: str, feature: Feature) -> tuple[str, ...]:

@@ -419,10 +419,7 @@ def _to_arrow(column: Column, chunk: Chunk) -> pa.Array:
             f"{chunk.locate(0)}: a column of {column.dtype} of shape {list(column.shape)} cannot be cached in a file; "
             "cache it before batch, or without a filename."
         )
-    array = pa.array(np.ascontiguousarray(column).reshape(-1))
-    for size in reversed(column.shape[1:]):
-        array = pa.FixedSizeListArray.from_arrays(array, size)
-    return array
+    return arrow.nested(column)
 
 
 def _from_arrow(array: pa.Array, shape: tuple[int, ...]) -> Column:

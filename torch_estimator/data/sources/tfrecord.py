@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,17 +30,20 @@ from torch_estimator.data.sources.input_files import (
 from torch_estimator.data.sources.record_ranges import RecordPiece, RecordRanges, named, open_records
 from torch_estimator.data.sources.text_lines import named_files
 from torch_estimator.data.stream import Signature
-from torch_estimator.errors import DataError, RowError
+from torch_estimator.errors import DataError, InvalidValueError, RowError
 from torch_estimator.tfrecord.features import (
     Feature,
+    FeatureList,
     FeatureSpec,
     FixedLenFeature,
+    FixedLenSequenceFeature,
     RaggedFeature,
     SparseFeature,
     VarLenFeature,
+    as_feature_lists,
     as_feature_spec,
 )
-from torch_estimator.tfrecord.in_python import feature_kinds
+from torch_estimator.tfrecord.in_python import feature_kinds, step_kinds
 from torch_estimator.tfrecord.parser import Examples
 from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES
 
@@ -50,6 +53,8 @@ _BLOCK_BYTES = 2**19
 _MOST_BYTES = 2**31
 _DTYPES = {1: "string", 2: "float32", 3: "int64"}
 
+Described: TypeAlias = Feature | FeatureList
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TFRecordSource:
@@ -58,12 +63,14 @@ class TFRecordSource:
     Attributes:
         patterns: Paths, URLs and globs.
         features: Features by column; None for those in the first records.
+        lists: Feature lists by column; None for those in the first records if `features` is None, too.
         labels: Columns to read in addition to `features`.
         ignore_errors: Whether to leave out records that cannot be used.
     """
 
     patterns: tuple[str, ...]
     features: Mapping[str, Feature] | None = None
+    lists: Mapping[str, FeatureList] | None = None
     labels: tuple[str, ...] = field(default=())
     ignore_errors: bool = False
 
@@ -83,16 +90,22 @@ class TFRecordSource:
 
     def _features_to_read(
         self, request: ReadRequest, opened: Sequence[ByteFile], sample: RecordPiece
-    ) -> dict[str, Feature]:
+    ) -> dict[str, Described]:
         labels = request.label.columns if request.label is not None else ()
-        known = dict(self.features or {})
+        known: dict[str, Described] = {**(self.features or {}), **(self.lists or {})}
         wanted = () if self.features is None else tuple(name for name in (*self.labels, *labels) if name not in known)
         if self.features is None or wanted:
-            found = _inferred(opened[sample.file], sample, request, ignore_errors=self.ignore_errors)
+            found = _inferred(
+                opened[sample.file],
+                sample,
+                request,
+                lists=self.features is None and self.lists is None,
+                ignore_errors=self.ignore_errors,
+            )
             for name in wanted:
                 if name not in found:
                     raise missing_column(name, f"the first records of {named_files(opened)}", sorted(found))
-            known |= found if self.features is None else {name: found[name] for name in wanted}
+            known = {**found, **known} if self.features is None else known | {name: found[name] for name in wanted}
         selected = [name for name in known if name not in labels]
         used = request.names(selected)
         for name in (*(used or ()), *labels):
@@ -106,7 +119,12 @@ class TFRecordSource:
 
 
 def tfrecord_source(
-    files: Files, *, schema: FeatureSpec | pa.Schema | None, label: LabelColumns | None, ignore_errors: bool
+    files: Files,
+    *,
+    schema: FeatureSpec | pa.Schema | None,
+    sequence_schema: FeatureSpec | None,
+    label: LabelColumns | None,
+    ignore_errors: bool,
 ) -> Source:
     """Check the arguments of `Dataset.from_tfrecord`, and return a source of the files' records."""
     features: dict[str, Feature] | None = None
@@ -114,9 +132,16 @@ def tfrecord_source(
         features = _features_of(schema)
     elif schema is not None:
         features = as_feature_spec(schema)
+    lists = None if sequence_schema is None else as_feature_lists(sequence_schema)
+    if both := sorted((features or {}).keys() & (lists or {}).keys()):
+        raise InvalidValueError(
+            f"schema and sequence_schema both have {', '.join(map(repr, both))}; give the column of one another name, "
+            "with RaggedFeature(dtype, value_key=…)."
+        )
     return TFRecordSource(
         patterns=as_patterns(files),
         features=features,
+        lists=lists,
         labels=tuple(label_columns(label)),
         ignore_errors=ignore_errors,
     )
@@ -145,37 +170,61 @@ def _dtype_of(kind: pa.DataType) -> str:
     return "int64" if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else "float32"
 
 
-def _inferred(file: ByteFile, sample: RecordPiece, request: ReadRequest, *, ignore_errors: bool) -> dict[str, Feature]:
-    """Return the features of the first records: one value if each record has exactly one, else lists."""
-    found: dict[str, tuple[set[int], set[int]]] = {}
-    records = 0
+def _inferred(
+    file: ByteFile, sample: RecordPiece, request: ReadRequest, *, lists: bool, ignore_errors: bool
+) -> dict[str, Described]:
+    """Return the features of the first records: one value if each record has exactly one, else lists.
+
+    Args:
+        file: The file, for messages.
+        sample: The records.
+        request: What will be read.
+        lists: Whether to return the feature lists of SequenceExamples, too.
+        ignore_errors: Whether records may be damaged.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    found_lists: dict[str, list[tuple[int, int]]] = {}
     for start, length in zip(sample.starts.tolist(), sample.lengths.tolist(), strict=True):
         try:
-            kinds = feature_kinds(sample.data, start, length)
+            for name, one in feature_kinds(sample.data, start, length).items():
+                found.setdefault(name, []).append(one)
+            for name, steps in step_kinds(sample.data, start, length).items() if lists else ():
+                found_lists.setdefault(name, []).extend(steps)
         except ValueError as error:
             if ignore_errors:
                 continue
             where = named(file, sample.start + start - HEADER_BYTES)
             raise DataError(f"{where}: the record is not a tf.Example.") from error
-        records += 1
-        for name, (kind, count) in kinds.items():
-            known = found.setdefault(name, (set(), set()))
-            known[0].update({kind} - {0})
-            known[1].add(count)
-    features: dict[str, Feature] = {}
-    for name, (kinds_of, counts) in sorted(found.items()):
-        if len(kinds_of) > 1:
-            raise DataError(
-                f"{file.url}: feature {name!r} holds values of several types; give a schema that leaves it out."
-            )
-        dtype = _DTYPES[next(iter(kinds_of), 1)]
+    features: dict[str, Described] = {}
+    for name, values in sorted(found.items()):
+        dtype = _inferred_dtype(name, values, file)
         wanted = request.columns.get(name) if request.columns is not None else None
-        if counts <= {0, 1} and not (wanted is not None and is_list_type(wanted)):
+        if {count for _, count in values} <= {0, 1} and not (wanted is not None and is_list_type(wanted)):
             absent = "" if dtype == "string" else request.missing.get(name) if dtype == "int64" else None
             features[name] = FixedLenFeature([], dtype, absent)
         else:
             features[name] = VarLenFeature(dtype)
+    for name, steps in sorted(found_lists.items()):
+        if name in features:
+            raise DataError(
+                f"{file.url}: {name!r} is a feature and a feature list; give schema and sequence_schema, with other "
+                "names of columns by RaggedFeature(dtype, value_key=…)."
+            )
+        dtype = _inferred_dtype(name, steps, file)
+        is_single = {count for _, count in steps} == {1}
+        features[name] = FeatureList(
+            FixedLenSequenceFeature([], dtype, allow_missing=True) if is_single else VarLenFeature(dtype)
+        )
     return features
+
+
+def _inferred_dtype(name: str, values: Sequence[tuple[int, int]], file: ByteFile) -> str:
+    kinds = {kind for kind, _ in values} - {0}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{file.url}: feature {name!r} holds values of several types; give a schema that leaves it out."
+        )
+    return _DTYPES[next(iter(kinds), 1)]
 
 
 class _TFRecordReader(Reader):
@@ -183,7 +232,7 @@ class _TFRecordReader(Reader):
         self,
         records: RecordRanges,
         opened: Sequence[ByteFile],
-        features: Mapping[str, Feature],
+        features: Mapping[str, Described],
         source: TFRecordSource,
         request: ReadRequest,
         sample: RecordPiece,
@@ -277,15 +326,27 @@ class _TFRecordReader(Reader):
             reason,
         )
 
-    def _column(self, name: str, feature: Feature, examples: Examples) -> Column:
+    def _column(self, name: str, feature: Described, examples: Examples) -> Column:
+        if isinstance(feature, FeatureList):
+            counts, steps = examples.steps(name)
+            try:
+                values = self._column("", feature.step, steps)
+            except RowError as error:
+                row = int(np.searchsorted(np.cumsum(counts), error.row, side="right"))
+                raise RowError(error.problem, row=row, column=name) from error
+            return _lists(counts, arrow.nested(values) if isinstance(values, np.ndarray) else values)
         if feature.dtype not in ("string", "bytes"):
             values = examples.numbers(name)
             if isinstance(feature, FixedLenFeature | SparseFeature):
                 return values
-            return _lists(examples.counts(name), arrow.from_numpy(values))
+            return _lists(self._lengths(name, feature, examples), arrow.nested(values))
         texts = self._texts(name, feature, examples)
         if isinstance(feature, VarLenFeature | RaggedFeature):
             return _lists(examples.counts(name), texts)
+        if isinstance(feature, FixedLenSequenceFeature):
+            if feature.size > 1:
+                texts = _lists(np.full(len(texts) // feature.size, feature.size), texts)
+            return _lists(self._lengths(name, feature, examples), texts)
         assert isinstance(feature, FixedLenFeature)
         missing = examples.is_missing(name)
         if missing.any():
@@ -298,6 +359,10 @@ class _TFRecordReader(Reader):
         if feature.size == 1:
             return texts
         return _lists(np.full(len(examples), feature.size), texts)
+
+    def _lengths(self, name: str, feature: Feature, examples: Examples) -> Array:
+        counts = examples.counts(name)
+        return counts // feature.size if isinstance(feature, FixedLenSequenceFeature) else counts
 
     def _texts(self, name: str, feature: Feature, examples: Examples) -> pa.Array:
         data, offsets = examples.texts(name)
@@ -371,7 +436,7 @@ def _blocks(pieces: Sequence[RecordPiece]) -> Iterator[list[RecordPiece]]:
         yield block
 
 
-def _concat(columns: Sequence[Any], feature: Feature) -> Column:
+def _concat(columns: Sequence[Any], feature: Described) -> Column:
     """Return the parts of a column as one. Bytes, such as images, may be more than an ordinary array of Arrow holds."""
     is_single = isinstance(feature, FixedLenFeature) and feature.size == 1 and feature.dtype == "bytes"
     if is_single and sum(column.nbytes for column in columns) >= _MOST_BYTES:
@@ -379,20 +444,29 @@ def _concat(columns: Sequence[Any], feature: Feature) -> Column:
     return concat(columns)
 
 
-def _is_single_text(feature: Feature) -> bool:
+def _is_single_text(feature: Described) -> bool:
     return isinstance(feature, FixedLenFeature) and feature.size == 1 and feature.dtype == "string"
 
 
-def _no_rows(feature: Feature) -> Column:
+def _no_rows(feature: Described) -> Column:
     """Return a column without rows."""
-    kind = {"float32": pa.float32(), "int64": pa.int64(), "string": pa.string(), "bytes": pa.binary()}[feature.dtype]
+    if isinstance(feature, FeatureList):
+        steps = _no_rows(feature.step)
+        return _lists(np.empty(0, np.int64), arrow.nested(steps) if isinstance(steps, np.ndarray) else steps)
     if isinstance(feature, SparseFeature):
         return np.empty((0, feature.size), feature.dtype)
-    if not isinstance(feature, FixedLenFeature):
-        return pa.array([], pa.list_(kind))
-    if feature.dtype in ("float32", "int64"):
-        return np.empty((0, *feature.shape), feature.dtype)
-    return pa.array([], kind if feature.size == 1 else pa.list_(kind))
+    kind = {"float32": pa.float32(), "int64": pa.int64(), "string": pa.string(), "bytes": pa.binary()}[feature.dtype]
+    is_number = feature.dtype in ("float32", "int64")
+    if isinstance(feature, FixedLenFeature):
+        if is_number:
+            return np.empty((0, *feature.shape), feature.dtype)
+        return pa.array([], kind if feature.size == 1 else pa.list_(kind))
+    if isinstance(feature, FixedLenSequenceFeature):
+        if is_number:
+            kind = arrow.nested(np.empty((0, *feature.shape), feature.dtype)).type
+        elif feature.size > 1:
+            kind = pa.list_(kind)
+    return pa.array([], pa.list_(kind))
 
 
 def _lists(counts: Array, values: pa.Array) -> pa.ListArray:
