@@ -34,6 +34,21 @@ from torch_estimator.feature_column.numeric import numeric_column as numeric_col
 from torch_estimator.feature_column.parse_example_spec import make_parse_example_spec as make_parse_example_spec
 from torch_estimator.feature_column.raw_feature import RawFeature as RawFeature
 from torch_estimator.feature_column.raw_feature import schema as schema
+from torch_estimator.feature_column.sequence import SequenceCategoricalColumn as SequenceCategoricalColumn
+from torch_estimator.feature_column.sequence import (
+    sequence_categorical_column_with_hash_bucket as sequence_categorical_column_with_hash_bucket,
+)
+from torch_estimator.feature_column.sequence import (
+    sequence_categorical_column_with_identity as sequence_categorical_column_with_identity,
+)
+from torch_estimator.feature_column.sequence import (
+    sequence_categorical_column_with_vocabulary_file as sequence_categorical_column_with_vocabulary_file,
+)
+from torch_estimator.feature_column.sequence import (
+    sequence_categorical_column_with_vocabulary_list as sequence_categorical_column_with_vocabulary_list,
+)
+from torch_estimator.feature_column.sequence import sequence_numeric_column as sequence_numeric_column
+from torch_estimator.feature_column.sequence_features import SequenceFeatures as SequenceFeatures
 from torch_estimator.feature_column.table import Table as Table
 from torch_estimator.feature_column.transform import FeatureTransform as FeatureTransform
 from torch_estimator.feature_column.vocabulary import VocabularyListCategoricalColumn as VocabularyListCategoricalColumn

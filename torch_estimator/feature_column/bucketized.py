@@ -52,7 +52,7 @@ class BucketizedColumn(CategoricalColumn):
 
     def __post_init__(self) -> None:
         source = self.source_column
-        if not isinstance(source, NumberColumn):
+        if not isinstance(source, NumberColumn) or source.is_sequence:
             raise column_error(source, f"source_column must be made by numeric_column(), but got {source!r}.")
         if len(source.shape) > 1:
             raise InvalidValueError(

@@ -83,6 +83,7 @@ class Column:
     Attributes:
         name: Name, which is unique within the linear or the network half of a model, and part of variables' names.
         raw_features: The raw columns that it reads.
+        is_sequence: Whether the values of a row are the steps of a sequence; by default False.
     """
 
     __slots__ = ()
@@ -94,6 +95,10 @@ class Column:
         def name(self) -> str: ...
         @property
         def raw_features(self) -> tuple[RawFeature, ...]: ...
+        @property
+        def is_sequence(self) -> bool: ...
+    else:
+        is_sequence = False
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
         """Add this column to a linear model's inputs. Columns that do not override this method raise an error.
@@ -160,9 +165,10 @@ class NumberColumn(Column):
         Raises:
             InvalidValueError: `normalizer_fn` returns something other than a tensor of the same shape.
         """
-        return chunk.once(("normalized", id(self)), lambda: self._normalized(self.encode(chunk)))
+        return chunk.once(("normalized", id(self)), lambda: self.normalized(self.encode(chunk)))
 
-    def _normalized(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def normalized(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return numbers ``[rows, *shape]`` after `normalizer_fn` is applied, float32 ``[rows, width]``."""
         if self.normalizer_fn is not None:
             # Pass a copy, so that a function that works in place cannot change the caller's data.
             given = torch.from_numpy(values.copy())
@@ -386,6 +392,11 @@ class DenseColumn(Column):
     def raw_features(self) -> tuple[RawFeature, ...]:
         """The raw columns that the categorical column reads."""
         return self.categorical_column.raw_features
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the categorical column is one of sequences."""
+        return self.categorical_column.is_sequence
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
         """Raise InvalidValueError, because a linear model takes the categorical column itself."""

@@ -31,6 +31,7 @@ class InputLayer(nn.Module):
 
     Args:
         layout: The layout of the network half, `FeatureTransform.dnn`.
+        scope: Beginning of the names of its variables.
 
     Attributes:
         width: Numbers in each row of the output.
@@ -41,11 +42,11 @@ class InputLayer(nn.Module):
     tensor([[1., 2., 3.]])
     """
 
-    def __init__(self, layout: InputLayout) -> None:
+    def __init__(self, layout: InputLayout, scope: str = VARIABLE_SCOPE) -> None:
         super().__init__()
         self.layout = layout
         self.width = layout.width
-        self.tables = nn.ModuleList(_table(table) for table in layout.tables)
+        self.tables = nn.ModuleList(make_table(table, scope) for table in layout.tables)
         self._runs = _runs(layout)
         self._sizes = {source: [width for other, width in self._runs if other == source] for source, _ in self._runs}
 
@@ -123,11 +124,11 @@ def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout
     return torch.cat(vectors, 1)
 
 
-def _table(layout: EmbeddingTableLayout) -> Table:
-    """Create the `Table` that a layout describes."""
+def make_table(layout: EmbeddingTableLayout, scope: str) -> Table:
+    """Create the `Table` that a layout describes; its variables are ``<scope>/<column>/embedding_weights``."""
     pieces = [
         Piece(
-            name=f"{VARIABLE_SCOPE}/{variable.name}/embedding_weights",
+            name=f"{scope}/{variable.name}/embedding_weights",
             rows=variable.rows,
             initializer=variable.initializer or _truncated_normal,
         )

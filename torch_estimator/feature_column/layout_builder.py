@@ -15,7 +15,6 @@ from torch_estimator.feature_column.column import CategoricalColumn, Column, Num
 from torch_estimator.feature_column.embedding import EmbeddingColumn, Initializer
 from torch_estimator.feature_column.layouts import (
     DNN_EMBEDDING_IDS,
-    DNN_EMBEDDING_LISTS,
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
     LINEAR_IDS,
@@ -45,6 +44,8 @@ def linear_layout(columns: Iterable[object]) -> LinearLayout:
     for column in columns:
         if not isinstance(column, Column):
             raise InvalidTypeError(f"linear columns must be feature columns, but got {column!r}.")
+        if column.is_sequence:
+            raise InvalidValueError(f"linear columns cannot be sequences, but {column.name!r} is one.")
         column.add_to_linear(builder)
     return builder.layout()
 
@@ -59,10 +60,36 @@ def input_layout(columns: Iterable[object]) -> InputLayout:
         InvalidTypeError: An item is not a column.
         InvalidValueError: Two columns have one name, or a column is a bare categorical column.
     """
-    builder = _NetworkBuilder()
+    builder = _NetworkBuilder("dnn")
     for column in columns:
         if not isinstance(column, Column):
             raise InvalidTypeError(f"network columns must be feature columns, but got {column!r}.")
+        if column.is_sequence:
+            raise InvalidValueError(
+                f"{column.name!r} is a sequence column, which only a recurrent network takes: give it to "
+                "te.experimental.RNNClassifier or FeatureTransform(sequence_columns=...), or give its categorical "
+                "column multivalent=True to combine the values of a row."
+            )
+        column.add_to_network(builder)
+    return builder.layout()
+
+
+def sequence_layout(columns: Iterable[Column]) -> InputLayout:
+    """Return the layout of a recurrent network's input: the positions of sequence columns in each step.
+
+    Args:
+        columns: Numeric columns of sequences, and indicator and embedding columns of categorical ones.
+
+    Raises:
+        InvalidValueError: Two columns have one name, or a column is of another kind.
+    """
+    builder = _NetworkBuilder("sequence")
+    for column in columns:
+        if not column.is_sequence:
+            raise InvalidValueError(
+                f"{column.name!r} is not a sequence column; make it by one of the functions sequence_numeric_column "
+                "and sequence_categorical_column_with_..., or give it as a context feature column."
+            )
         column.add_to_network(builder)
     return builder.layout()
 
@@ -125,9 +152,14 @@ class _LinearBuilder:
 
 
 class _NetworkBuilder:
-    """Builder of an `InputLayout`. Columns add their inputs through the methods of `NetworkInputs`."""
+    """Builder of an `InputLayout`. Columns add their inputs through the methods of `NetworkInputs`.
 
-    def __init__(self) -> None:
+    Args:
+        scope: Beginning of the keys of features.
+    """
+
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
         self._numbers: list[NumberColumn] = []
         self._counts: list[_WantedIds] = []
         self._vectors: list[EmbeddingColumn] = []
@@ -149,10 +181,11 @@ class _NetworkBuilder:
         _check_names([*self._numbers, *self._counts, *self._vectors], "network columns")
         numbers, numeric_width = _place_numbers(_by_name(self._numbers))
         counts = _by_name(self._counts)
-        indicators = _place_ids([one for one in counts if not one.column.is_bag], DNN_INDICATOR_IDS)
+        indicator_ids = f"{self._scope}/indicator_ids"
+        indicators = _place_ids([one for one in counts if not one.column.is_bag], indicator_ids)
         # Lay out each bag (a column with lists or weights) alone: counts need no common table, so ids start at 0.
-        bags = tuple(_place_ids([one], DNN_INDICATOR_IDS).bags[0] for one in counts if one.column.is_bag)
-        tables = _tables(_by_name(self._vectors))
+        bags = tuple(_place_ids([one], indicator_ids).bags[0] for one in counts if one.column.is_bag)
+        tables = _tables(_by_name(self._vectors), f"{self._scope}/embedding_ids")
         parts = _parts(numbers, indicators.fixed, bags, tables)
         return InputLayout(
             numeric=numbers,
@@ -236,18 +269,18 @@ def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
     return _PlacedTable(tuple(fixed), tuple(bags), tuple(variables.values()), slots, rows)
 
 
-def _tables(columns: Sequence[EmbeddingColumn]) -> tuple[EmbeddingTableLayout, ...]:
+def _tables(columns: Sequence[EmbeddingColumn], bag_feature: str) -> tuple[EmbeddingTableLayout, ...]:
     """Return the layouts of embedding tables. Columns with equal dimension and settings share a table."""
     _check_shared(columns)
     kinds = sorted({_table_kind(column) for column in columns}, key=lambda kind: (kind[0], kind[1], kind[2] or 0.0))
-    return tuple(_table([c for c in columns if _table_kind(c) == kind], *kind) for kind in kinds)
+    return tuple(_table([c for c in columns if _table_kind(c) == kind], bag_feature, *kind) for kind in kinds)
 
 
 def _table(
-    members: Sequence[EmbeddingColumn], dimension: int, trainable: bool, max_norm: float | None
+    members: Sequence[EmbeddingColumn], bag_feature: str, dimension: int, trainable: bool, max_norm: float | None
 ) -> EmbeddingTableLayout:
     placed = _place_ids(
-        [_WantedIds(c.name, c.variable, c.categorical_column, c.initializer) for c in members], DNN_EMBEDDING_LISTS
+        [_WantedIds(c.name, c.variable, c.categorical_column, c.initializer) for c in members], bag_feature
     )
     feature = f"{DNN_EMBEDDING_IDS}{dimension}{'' if trainable else '_frozen'}"
     return EmbeddingTableLayout(

@@ -16,8 +16,9 @@ LINEAR_NUMERIC = "linear/numeric"
 DNN_NUMERIC = "dnn/numeric"
 DNN_INDICATOR_IDS = "dnn/indicator_ids"
 DNN_EMBEDDING_IDS = "dnn/embedding_ids_"
-DNN_EMBEDDING_LISTS = "dnn/embedding_ids"
 WEIGHTS_SUFFIX = "/weights"
+SEQUENCE_NUMERIC = "sequence/numeric"
+SEQUENCE_LENGTHS = "sequence/lengths"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from torch_estimator.feature_column.chunk import Chunk
 from torch_estimator.feature_column.column import Column, Encoders, IdEncoder
 from torch_estimator.feature_column.hashing import HashFunction, StringHasher
 from torch_estimator.feature_column.ids import padded_lists
-from torch_estimator.feature_column.layout_builder import input_layout, linear_layout
+from torch_estimator.feature_column.layout_builder import input_layout, linear_layout, sequence_layout
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
@@ -28,6 +28,7 @@ from torch_estimator.feature_column.layouts import (
 )
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
+from torch_estimator.feature_column.sequence_features import SequenceEncoder
 
 Features: TypeAlias = dict[str, Any]  # The values are numpy arrays, or Arrow lists if rows have any number of ids.
 
@@ -44,19 +45,25 @@ class FeatureTransform:
     - ``"dnn/embedding_ids_<dimension>"`` int64 ``[N, slots]``: rows of that dimension's table;
     - ``"linear/ids/<column>"``, ``"dnn/indicator_ids/<column>"`` and ``"dnn/embedding_ids/<column>"``, Arrow lists of
       int64, for columns whose rows have any number of ids, or ids with weights. The weights are Arrow lists of float32
-      under the same key with ``"/weights"`` appended. `padded` makes arrays ``[N, L]`` of the lists.
+      under the same key with ``"/weights"`` appended. `padded` makes arrays ``[N, L]`` of the lists;
+    - ``"sequence/indicator_ids/<column>"`` and ``"sequence/embedding_ids/<column>"``, Arrow lists of int64, and
+      ``"sequence/numeric"``, Arrow lists of float32, for sequence columns. `padded` makes arrays ``[N, L]`` and ``[N,
+      L, D]`` of them;
+    - ``"sequence/lengths"`` int64 ``[N]``: number of steps of each sequence.
 
-    The id of a missing value is the number of rows of the table (or of indicators). `linear` and `dnn` describe the
-    place of each column.
+    The id of a missing value is the number of rows of the table (or of indicators). `linear`, `dnn` and `sequence`
+    describe the place of each column.
 
     Args:
         linear_columns: Categorical, bucketized and numeric columns.
         dnn_columns: Numeric, bucketized, indicator and embedding columns.
+        sequence_columns: Sequence columns: numeric ones, and indicator and embedding columns of categorical ones.
 
     Attributes:
-        bags: The columns with lists or weights of both halves.
+        bags: The columns with lists or weights of the linear and the network half.
         linear: Layout of the linear half, or None without linear columns.
         dnn: Layout of the network half, or None without network columns.
+        sequence: Layout of the sequence columns, or None without them.
         raw_features: The raw columns that are read, by key: the parsing schema, and the inputs of a served model.
         required: The Arrow type of each raw column that is read.
 
@@ -74,13 +81,20 @@ class FeatureTransform:
     ['dnn/indicator_ids', 'dnn/numeric', 'linear/ids']
     """
 
-    def __init__(self, linear_columns: Iterable[Any] = (), dnn_columns: Iterable[Any] = ()) -> None:
+    def __init__(
+        self,
+        linear_columns: Iterable[Any] = (),
+        dnn_columns: Iterable[Any] = (),
+        sequence_columns: Iterable[Any] = (),
+    ) -> None:
         wide = _columns(linear_columns, "linear_columns")
         deep = _columns(dnn_columns, "dnn_columns")
+        steps = _columns(sequence_columns, "sequence_columns")
         self.linear: LinearLayout | None = linear_layout(wide) if wide else None
         self.dnn: InputLayout | None = input_layout(deep) if deep else None
+        self.sequence: InputLayout | None = sequence_layout(steps) if steps else None
         self.raw_features: dict[str, RawFeature] = merge_raw_features(
-            feature for column in (*wide, *deep) for feature in column.raw_features
+            feature for column in (*wide, *deep, *steps) for feature in column.raw_features
         )
         self.required: dict[str, pa.DataType] = {
             key: pa.list_(ARROW_TYPES[feature.dtype]) if feature.multivalent else ARROW_TYPES[feature.dtype]
@@ -91,6 +105,7 @@ class FeatureTransform:
         self.bags: tuple[Bag, ...] = tuple(self._all_bags())
         self._bags = [(bag, self._encoders.lists(bag.column)) for bag in self.bags]
         self._numbers = self._plan_numbers()
+        self._sequences = None if self.sequence is None else SequenceEncoder(self.sequence, self._encoders)
 
     def __call__(self, columns: Mapping[str, RawColumn]) -> Features:
         """Return the ids and numbers that a model takes for some rows of raw columns.
@@ -119,13 +134,15 @@ class FeatureTransform:
             features[bag.feature], weights = chunk.encoded(encoder).to_arrow(bag.offset)
             if bag.weights is not None:
                 features[bag.weights] = weights
+        if self._sequences is not None:
+            features |= self._sequences(chunk)
         return features
 
     def padded(self, features: Features) -> Features:
         """Return the features with arrays ``[N, L]`` in place of Arrow lists.
 
-        L is the length of the longest row, rounded up to a power of two. Missing ids are as in `__call__`, missing
-        weights are 0.
+        L is the length of the longest row, rounded up to a power of two, but that of the longest sequence as it is.
+        Missing ids are as in `__call__`, missing weights are 0.
 
         Args:
             features: What calling the transform returned.
@@ -137,9 +154,11 @@ class FeatureTransform:
         array([[1, 0],
                [0, 2]])
         """
-        if not self.bags:
+        if not self.bags and self._sequences is None:
             return features
         arrays = dict(features)
+        if self._sequences is not None:
+            arrays |= self._sequences.padded(features)
         for bag in self.bags:
             arrays[bag.feature] = padded_lists(features[bag.feature], np.int64(bag.padding))
             if bag.weights is not None:
