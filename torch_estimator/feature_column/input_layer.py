@@ -8,13 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from torch_estimator.feature_column.layouts import (
-    DNN_INDICATOR_IDS,
-    DNN_NUMERIC,
-    Bag,
-    EmbeddingTableLayout,
-    InputLayout,
-)
+from torch_estimator.feature_column.layouts import Bag, EmbeddingTableLayout, InputLayout
 from torch_estimator.feature_column.table import Piece, Table, clip_norms, pool, presence
 
 VARIABLE_SCOPE = "dnn/input_from_feature_columns/input_layer"
@@ -31,6 +25,7 @@ class InputLayer(nn.Module):
 
     Args:
         layout: The layout of the network half, `FeatureTransform.dnn`.
+        scope: First part of the names of variables.
 
     Attributes:
         width: Numbers in each row of the output.
@@ -41,11 +36,11 @@ class InputLayer(nn.Module):
     tensor([[1., 2., 3.]])
     """
 
-    def __init__(self, layout: InputLayout) -> None:
+    def __init__(self, layout: InputLayout, scope: str = VARIABLE_SCOPE) -> None:
         super().__init__()
         self.layout = layout
         self.width = layout.width
-        self.tables = nn.ModuleList(_table(table) for table in layout.tables)
+        self.tables = nn.ModuleList(_table(table, scope) for table in layout.tables)
         self._runs = _runs(layout)
         self._sizes = {source: [width for other, width in self._runs if other == source] for source, _ in self._runs}
 
@@ -57,9 +52,10 @@ class InputLayer(nn.Module):
         """
         whole: dict[str, torch.Tensor] = {}
         if self.layout.numeric:
-            whole[DNN_NUMERIC] = features[DNN_NUMERIC]
+            whole[self.layout.numeric_feature] = features[self.layout.numeric_feature]
         if self.layout.indicators:
-            whole[DNN_INDICATOR_IDS] = _counts(features[DNN_INDICATOR_IDS], self.layout.indicator_width)
+            key = self.layout.indicator_feature
+            whole[key] = _counts(features[key], self.layout.indicator_width)
         for bag in self.layout.indicator_bags:
             whole[bag.feature] = _counts(features[bag.feature], bag.padding, _weights(bag, features))
         for table, layout in zip(self.tables, self.layout.tables, strict=True):
@@ -70,6 +66,8 @@ class InputLayer(nn.Module):
             for bag, column in zip(layout.bags, layout.bag_columns, strict=True):
                 rows = _looked_up(table, layout, bag.feature, features)
                 whole[bag.feature] = pool(rows, _weights(bag, features), column.combiner)
+        if len(self._runs) == 1:
+            return whole[self._runs[0][0]]
         # Split each source tensor once. One slice per column would take several times as long, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
@@ -123,11 +121,11 @@ def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout
     return torch.cat(vectors, 1)
 
 
-def _table(layout: EmbeddingTableLayout) -> Table:
+def _table(layout: EmbeddingTableLayout, scope: str) -> Table:
     """Create the `Table` that a layout describes."""
     pieces = [
         Piece(
-            name=f"{VARIABLE_SCOPE}/{variable.name}/embedding_weights",
+            name=f"{scope}/{variable.name}/embedding_weights",
             rows=variable.rows,
             initializer=variable.initializer or _truncated_normal,
         )
