@@ -61,7 +61,7 @@ class WideAndDeep(nn.Module):
         self.multiply_adds_per_row = sum(dense.kernel.numel() for dense in self.modules() if isinstance(dense, Dense))
         if linear is not None:
             layout = linear.linear_model.layout
-            self.multiply_adds_per_row += linear.linear_model.units * (layout.slots + layout.numeric_width)
+            self.multiply_adds_per_row += linear.linear_model.units * (layout.slots + layout.dense.width)
         self.rows_are_independent = dnn is None or _is_elementwise(dnn.activation_fn)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:

@@ -29,6 +29,7 @@ FARMHASH = {"hash_function": "farmhash"}
 FEATURES, LABELS = made.rows()
 COLUMNS = made.columns(fc, FARMHASH)
 WIDE, DEEP = COLUMNS["wide"], COLUMNS["deep"]
+DENSE = made.dense_columns(fc, FARMHASH)
 BOTH = {"linear_feature_columns": WIDE, "dnn_feature_columns": DEEP, "dnn_hidden_units": [4, 3]}
 MEAN: dict[str, Any] = {"loss_reduction": "sum_over_batch_size"}
 SLOW_ADAGRAD = te.optim.Adagrad(lr=0.001)
@@ -43,6 +44,8 @@ ESTIMATORS: dict[str, Callable[[str], te.Estimator]] = {
     "v1_combined": partial(te.DNNLinearCombinedClassifier, **BOTH),
     "v1_partitioned": partial(te.DNNLinearCombinedClassifier, **BOTH),
     "v1_linear": partial(te.LinearClassifier, WIDE),
+    "v1_linear_dense": partial(te.LinearClassifier, DENSE, optimizer=te.optim.Adam(lr=0.1)),
+    "v1_combined_dense": partial(te.DNNLinearCombinedClassifier, **{**BOTH, "linear_feature_columns": DENSE}),
     "v1_batch_norm_shared": lambda folder: te.DNNClassifier([4, 3], shared(), folder, batch_norm=True),
     "v1_adam": lambda folder: te.DNNClassifier([4], DEEP, folder, optimizer=te.optim.Adam(lr=0.01)),
     "v1_momentum": lambda folder: te.DNNRegressor(
@@ -51,6 +54,8 @@ ESTIMATORS: dict[str, Callable[[str], te.Estimator]] = {
     "v1_rmsprop": lambda folder: te.DNNClassifier([4], DEEP, folder, optimizer=te.optim.RMSProp(lr=0.01, momentum=0.5)),
     "v1_baseline": te.BaselineClassifier,
     "v2_combined": partial(te.DNNLinearCombinedClassifier, **BOTH, **MEAN),
+    "v2_linear_dense": partial(te.LinearRegressor, DENSE, **MEAN),
+    "v2_combined_dense": partial(te.v2.DNNLinearCombinedClassifier, **{**BOTH, "linear_feature_columns": DENSE}),
     "v2_linear": partial(te.LinearRegressor, WIDE, **MEAN),
     "v2_batch_norm": lambda folder: te.DNNClassifier(
         [4, 3], DEEP, folder, optimizer=SLOW_ADAGRAD, batch_norm=True, **MEAN
@@ -148,6 +153,17 @@ def test_a_warm_start_takes_the_weights_of_tensorflow(tmp_path: Path) -> None:
             theirs = theirs.replace("dnn/batchnorm_1/weight", "dnn/hiddenlayer_1/batchnorm_1/gamma")
             theirs = theirs.replace("dnn/batchnorm_1/bias", "dnn/hiddenlayer_1/batchnorm_1/beta")
             np.testing.assert_array_equal(estimator.get_variable_value(name), bundle[theirs].numpy())
+
+
+def test_a_warm_start_takes_indicators_and_embeddings_of_a_linear_model() -> None:
+    path = made.FOLDER / "v1_linear_dense"
+    estimator = te.LinearClassifier(DENSE, optimizer=te.optim.SGD(lr=0.0), warm_start_from=path)
+    estimator.train(lambda: batches(made.BATCH_SIZE), steps=1)
+    names = [name for name in estimator.get_variable_names() if name.startswith("linear/")]
+    assert {name.split("/", 2)[2] for name in names} >= {"job_indicator/weights", "job_embedding/embedding_weights"}
+    bundle = TensorBundle(path)
+    for name in names:
+        np.testing.assert_array_equal(estimator.get_variable_value(name), bundle[name].numpy())
 
 
 def model_dir_of_tensorflow(folder: Path, name: str) -> Path:

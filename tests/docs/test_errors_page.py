@@ -197,7 +197,6 @@ def world_without_address(monkeypatch: pytest.MonkeyPatch) -> None:
 PROVOKED: dict[str, Callable[..., object]] = {
     "prefetch's count": lambda: ROWS.prefetch(-2),
     "network columns must be": lambda: te.DNNClassifier([4], [WORDS]),
-    "linear columns must be": lambda: te.LinearClassifier([fc.indicator_column(WORDS)]),
     "te.feature_column.input_layer": lambda: fc.input_layer({}, [X]),
     "RunConfig has no setting": lambda: te.RunConfig(session_config=None),
     "model_fn may take": lambda: te.Estimator(lambda features, labels, mode: None),

@@ -62,3 +62,18 @@ def test_one_kind_of_column_alone(columns: list[Any]) -> None:
     assert transform.linear is not None
     features = tensors(transform, {"color": np.array(["red"] * 3), "x": np.zeros(3)})
     assert fc.LinearModel(transform.linear, units=4)(features).shape == (3, 4)
+
+
+def test_the_numbers_of_indicators_and_embeddings_have_weights_whatever_the_combiner() -> None:
+    indicator, embedding = fc.indicator_column(SIZE), fc.embedding_column(COLOR, 2, initializer=torch.nn.init.ones_)
+    transform = fc.FeatureTransform([indicator, embedding, COLOR])
+    assert transform.linear is not None
+    model = fc.LinearModel(transform.linear, units=1, sparse_combiner="mean")
+    names = [piece.name for module in model.modules() if isinstance(module, fc.Table) for piece in module.pieces]
+    assert names == ["linear/linear_model/color/weights", "linear/linear_model/color_embedding/embedding_weights"]
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        parameters["color_embedding.weights"].copy_(torch.tensor([[1.0], [2.0]]))
+        parameters["size_bucketized_indicator.weights"].copy_(torch.tensor([[10.0], [20.0], [30.0], [40.0]]))
+    raw = {"color": np.array(["green", ""]), "size": np.array([[-1.0, 1.0], [1.0, 1.0]])}
+    assert model(tensors(transform, raw)).tolist() == [[3 + 10 + 40], [20 + 40]]

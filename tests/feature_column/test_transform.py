@@ -250,8 +250,7 @@ def _vocabulary(key: str, values: list[Any]) -> Any:
         ([_vocabulary("x", ["a"]), _vocabulary("x", ["b"])], [], "two linear columns have the name 'x'"),
         ([], [fc.numeric_column("x"), fc.numeric_column("x")], "two network columns have the name 'x'"),
         ([], [_vocabulary("x", ["a"])], r"'x'; wrap it in embedding_column\(\) or indicator_column\(\)"),
-        ([fc.indicator_column(_vocabulary("x", ["a"]))], [], "give the categorical column 'x' itself"),
-        ([fc.embedding_column(_vocabulary("x", ["a"]), 2)], [], "give the categorical column 'x' itself"),
+        ([fc.numeric_column("x"), _vocabulary("x", ["a"])], [], "two linear columns have the name 'x'"),
     ],
 )
 def test_columns_of_the_wrong_kind_are_refused(linear: list[Any], dnn: list[Any], message: str) -> None:

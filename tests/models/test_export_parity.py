@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import torch_estimator as te
@@ -74,3 +75,25 @@ def test_the_export_predicts_what_the_estimator_predicts(hash_function: str, sha
             features[key] = np.array((ODD_STRINGS[turn:] + ODD_STRINGS[:turn]) * 9, dtype=object)
         odd = te.data.Dataset.from_arrays(features).batch(13)
         assert largest_difference(estimator, exported, odd) <= 1e-5
+
+
+def test_an_export_has_the_indicators_and_embeddings_of_a_linear_model(tmp_path: Path) -> None:
+    tags = fc.categorical_column_with_vocabulary_list("tags", ["new", "hot", "old"], multivalent=True)
+    size = fc.numeric_column("size")
+    sizes = fc.categorical_column_with_identity("kind", 4)
+    columns = [size, tags, fc.indicator_column(tags), fc.embedding_column(tags, 2), fc.embedding_column(sizes, 3)]
+    features = {
+        "size": np.linspace(-1, 1, 12, dtype=np.float32),
+        "kind": np.arange(12) % 5 - 1,
+        "tags": pa.array([["new"], [], ["hot", "old", "hot"], ["else", "new"]] * 3),
+    }
+    rows = te.data.Dataset.from_arrays(features, np.arange(12) % 3)
+    estimator = te.LinearClassifier(columns, str(tmp_path / "job"), n_classes=3, sparse_combiner="mean")
+    estimator.train(lambda: rows.repeat().batch(4), steps=30)
+    vectors = estimator.get_variable_value("linear/linear_model/kind_embedding/embedding_weights")
+    assert vectors.shape == (4, 3) and np.ptp(vectors) > 0
+    path = estimator.export_saved_model(str(tmp_path / "export"), te.serving_input.raw_features(columns))
+    assert largest_difference(estimator, te.ExportedModel.load(path), rows.batch(12)) <= 1e-6
+    layers = te.forward_layers(estimator, {"sizes": "kind_embedding"})
+    path = layers.export_saved_model(str(tmp_path / "export"), te.serving_input.raw_features(columns))
+    assert largest_difference(layers, te.ExportedModel.load(path), rows.batch(12)) <= 1e-6

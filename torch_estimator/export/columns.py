@@ -18,15 +18,7 @@ from torch_estimator.export.graph import FLOAT, INT64, GraphBuilder
 from torch_estimator.export.hash_chains import HashChains, concat, select
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.column import CategoricalColumn, NumberColumn
-from torch_estimator.feature_column.layouts import (
-    DNN_INDICATOR_IDS,
-    DNN_NUMERIC,
-    LINEAR_IDS,
-    LINEAR_NUMERIC,
-    Bag,
-    PlacedIds,
-    PlacedNumbers,
-)
+from torch_estimator.feature_column.layouts import Bag, PlacedIds
 from torch_estimator.feature_column.lowering import HashChain, ListLeaf, RawTensor
 
 if TYPE_CHECKING:
@@ -43,47 +35,27 @@ def lower_features(
         transform: Transform from raw columns to ids and numbers.
         raw: Raw columns by key.
     """
-    numbers, ids = _wanted(transform)
+    numbers, ids = transform.tensors_of_numbers(), transform.tensors_of_ids()
     lowering = ColumnLowering(graph, raw, transform.seen_strings())
-    fixed = [placed.column for group, _ in ids.values() for placed in group]
+    fixed = [placed.column for _, group, _, _ in ids for placed in group]
     lowering.inline_normalizers(
         itertools.chain(
-            (placed.column for group in numbers.values() for placed in group),
+            (placed.column for _, group in numbers for placed in group),
             (number for column in fixed for number in column.number_columns),
             (number for bag in transform.bags for number in bag.column.number_columns),
         )
     )
     matrix = _IdMatrix(lowering, fixed)
     outputs = {}
-    for key, group in numbers.items():
+    for key, group in numbers:
         tensor = concat(graph, [lowering.numbers(placed.column) for placed in group])
         outputs[key] = Inlined(tensor=tensor, row_shape=(group[-1].stop,), dtype="float32")
-    for key, (placed_ids, padding) in ids.items():
+    for key, placed_ids, slots, padding in ids:
         tensor = matrix.table_rows(placed_ids, padding)
-        outputs[key] = Inlined(tensor=tensor, row_shape=(placed_ids[-1].stop,), dtype="int64")
+        outputs[key] = Inlined(tensor=tensor, row_shape=(slots,), dtype="int64")
     for bag in transform.bags:
         outputs.update(_lower_bag(bag, lowering))
     return outputs
-
-
-def _wanted(
-    transform: FeatureTransform,
-) -> tuple[dict[str, Sequence[PlacedNumbers]], dict[str, tuple[Sequence[PlacedIds], int]]]:
-    """Return the columns of each output tensor of numbers, and the columns and padding of each output tensor of ids."""
-    numbers: dict[str, Sequence[PlacedNumbers]] = {}
-    ids: dict[str, tuple[Sequence[PlacedIds], int]] = {}
-    if transform.linear is not None:
-        numbers[LINEAR_NUMERIC] = transform.linear.numeric
-        ids[LINEAR_IDS] = (transform.linear.categorical, transform.linear.rows)
-    if transform.dnn is not None:
-        numbers[DNN_NUMERIC] = transform.dnn.numeric
-        ids[DNN_INDICATOR_IDS] = (transform.dnn.indicators, transform.dnn.indicator_width)
-        for table in transform.dnn.tables:
-            ids[table.feature] = (table.placed, table.rows)
-    return (
-        {key: group for key, group in numbers.items() if group},
-        {key: group for key, group in ids.items() if group[0]},
-    )
 
 
 class ColumnLowering:

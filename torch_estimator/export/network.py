@@ -21,15 +21,7 @@ from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
-from torch_estimator.feature_column.layouts import (
-    DNN_INDICATOR_IDS,
-    DNN_NUMERIC,
-    LINEAR_IDS,
-    LINEAR_NUMERIC,
-    Bag,
-    EmbeddingTableLayout,
-    PlacedIds,
-)
+from torch_estimator.feature_column.layouts import Bag, EmbeddingTableLayout, PlacedIds
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.table import Table, clip_norms
 from torch_estimator.from_module.module_model import ColumnsThenModule
@@ -74,7 +66,7 @@ def lower_network(
         tensors = {key: item.tensor for key, item in inputs.tensors.items()}
         parts = []
         if module.linear is not None:
-            parts.append(_linear(graph, module.linear.linear_model, tensors))
+            parts.append(_linear(graph, module.linear.linear_model, tensors, recorder))
             recorder.record(graph, ("linear", "linear.linear_model"), parts[-1], width)
         if module.dnn is not None:
             parts.append(_dnn(graph, module.dnn, tensors, recorder))
@@ -128,17 +120,14 @@ def _after_input_layer(
     return module.module, ModuleInputs(tensors={"columns": columns}, assemble=lambda values: values[0])
 
 
-def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]) -> str:
-    parts = []
-    for table in model.modules():
-        if isinstance(table, Table):
-            parts += _categorical(graph, model, table, features)
+def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str], recorder: LayerRecorder) -> str:
+    parts = [] if model.table is None else _categorical(graph, model, model.table, features)
     total = _sum(graph, [graph.constant(array(model.bias_weights), hint="linear_bias"), *parts])
-    if not model.layout.numeric:
+    if model.dense is None:
         return total
-    state = model.state_dict()
-    numeric = [array(state[f"{placed.name}.weights"]) for placed in model.layout.numeric]
-    return graph.op("Add", total, _product(graph, features[LINEAR_NUMERIC], np.concatenate(numeric)))
+    dense = _input_layer(graph, model.dense, features)
+    recorder.record(graph, ("linear.linear_model._dense",), dense, model.dense.width)
+    return graph.op("Add", total, _product(graph, dense, array(model.dense_weights())))
 
 
 def _categorical(graph: GraphBuilder, model: LinearModel, table: Table, features: Mapping[str, str]) -> list[str]:
@@ -148,7 +137,7 @@ def _categorical(graph: GraphBuilder, model: LinearModel, table: Table, features
     stored = graph.constant(weights.ravel() if single else weights, hint="linear")
     parts = []
     if layout.categorical:
-        ids = features[LINEAR_IDS]
+        ids = features[layout.feature]
         rows = graph.op("Gather", stored, ids)
         if model.sparse_combiner != "sum" and layout.slots != len(layout.categorical):
             rows = graph.op("Unsqueeze", rows, graph.constant([2], np.int64)) if single else rows
@@ -246,9 +235,9 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     pieces: list[str] = []
     rows: list[int] = []
     if layout.indicators:
-        ids = features[DNN_INDICATOR_IDS]
+        ids = features[layout.indicator_feature]
         pieces.append(_counts(graph, ids, layout.indicators, layout.indicator_width))
-        rows += by_source[DNN_INDICATOR_IDS]
+        rows += by_source[layout.indicator_feature]
     for bag in layout.indicator_bags:
         pieces.append(_bag_counts(graph, bag, features))
         rows += by_source[bag.feature]
@@ -264,8 +253,8 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
             pieces.append(_pooled(graph, vectors, _weights(graph, bag, features), column.combiner))
             rows += by_source[bag.feature]
     if layout.numeric:
-        pieces.append(features[DNN_NUMERIC])
-        rows += by_source[DNN_NUMERIC]
+        pieces.append(features[layout.numeric_feature])
+        rows += by_source[layout.numeric_feature]
     # Keep the columns in the order of training, because the rounding of a sum depends on the order.
     # If raw numbers are as large as 1e5, different rounding is visible in the probabilities.
     in_order = sorted(range(len(rows)), key=rows.__getitem__)

@@ -224,11 +224,8 @@ def _hashing(transform: FeatureTransform | None) -> Hashing:
 
 def _categorical(transform: FeatureTransform) -> Iterator[Any]:
     """Yield every categorical column of the model."""
-    if transform.linear is not None:
-        yield from (placed.column for placed in transform.linear.categorical)
-    if transform.dnn is not None:
-        yield from (placed.column for placed in transform.dnn.indicators)
-        yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
+    for _, group, _, _ in transform.tensors_of_ids():
+        yield from (placed.column for placed in group)
     for bag in transform.bags:
         yield getattr(bag.column, "categorical_column", bag.column)
 

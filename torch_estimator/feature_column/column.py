@@ -12,7 +12,7 @@ To add a column, derive from one of four classes here and implement their abstra
 - `NumberColumn` gives a fixed number of floats for each row (see ``numeric.py``);
 - `KeyColumn` gives ids of the values of one raw column, which may hold lists (see ``identity.py``, the shortest);
 - `CategoricalColumn` gives ids in any other way (see ``bucketized.py``);
-- `DenseColumn` turns the ids of another column into numbers for a network (see ``indicator.py``).
+- `DenseColumn` turns the ids of another column into numbers (see ``indicator.py``).
 
 Then name the new class in ``__init__.py``. If `__post_init__` can convert all arguments, the class itself serves as
 tf.feature_column's function (``indicator_column = IndicatorColumn``); otherwise a function converts them.
@@ -49,18 +49,6 @@ IdsOfValues: TypeAlias = Callable[[Sequence[Any]], Int64Array]
 Normalizer: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
-class LinearInputs(Protocol):
-    """Collector of a linear model's inputs. Each column adds its numbers or ids through these methods."""
-
-    def add_numbers(self, column: NumberColumn) -> None:
-        """Make the numbers of a column inputs of the model, each with a trainable weight."""
-        ...
-
-    def add_ids(self, column: CategoricalColumn) -> None:
-        """Make the ids of a column inputs of the model, each with a trainable weight."""
-        ...
-
-
 class NetworkInputs(Protocol):
     """Collector of a network's inputs. Each column adds its numbers, counts or vectors through these methods."""
 
@@ -74,6 +62,17 @@ class NetworkInputs(Protocol):
 
     def add_vectors(self, column: EmbeddingColumn) -> None:
         """Make the learned vector for a row's ids an input of the network."""
+        ...
+
+
+class LinearInputs(NetworkInputs, Protocol):
+    """Collector of a linear model's inputs: ids, each with a trainable weight, and inputs as of a network.
+
+    Each number, count and element of a vector has a trainable weight, too.
+    """
+
+    def add_ids(self, column: CategoricalColumn) -> None:
+        """Make the ids of a column inputs of the model, each with a trainable weight."""
         ...
 
 
@@ -107,7 +106,8 @@ class Column:
             InvalidValueError: A linear model cannot take such a column.
         """
         raise InvalidValueError(
-            f"linear columns must be categorical, bucketized or numeric, but got {self.name!r} ({type(self).__name__})."
+            f"linear columns must be categorical, numeric, indicator or embedding columns, but got {self.name!r} "
+            f"({type(self).__name__})."
         )
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
@@ -378,7 +378,7 @@ class KeyColumn(CategoricalColumn):
 
 @dataclass(frozen=True, slots=True)
 class DenseColumn(Column):
-    """Base of columns that turn the ids of a categorical column into numbers, for networks.
+    """Base of columns that turn the ids of a categorical column into numbers, for networks and linear models.
 
     A derived class has a `name` and implements `add_to_network`. Its `__post_init__` calls `check_categorical`.
 
@@ -399,11 +399,8 @@ class DenseColumn(Column):
         return self.categorical_column.is_sequence
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
-        """Raise InvalidValueError, because a linear model takes the categorical column itself."""
-        raise InvalidValueError(
-            f"linear columns must be categorical, bucketized or numeric, but got {self.name!r}; "
-            f"give the categorical column {self.categorical_column.name!r} itself."
-        )
+        """Add to a linear model what the column adds to a network; each number gets a weight."""
+        self.add_to_network(inputs)
 
 
 class Encoders:

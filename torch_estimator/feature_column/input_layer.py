@@ -8,13 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from torch_estimator.feature_column.layouts import (
-    DNN_INDICATOR_IDS,
-    DNN_NUMERIC,
-    Bag,
-    EmbeddingTableLayout,
-    InputLayout,
-)
+from torch_estimator.feature_column.layouts import Bag, EmbeddingTableLayout, InputLayout
 from torch_estimator.feature_column.table import Piece, Table, clip_norms, pool, presence
 
 VARIABLE_SCOPE = "dnn/input_from_feature_columns/input_layer"
@@ -31,7 +25,7 @@ class InputLayer(nn.Module):
 
     Args:
         layout: The layout of the network half, `FeatureTransform.dnn`.
-        scope: Beginning of the names of its variables.
+        scope: First part of the names of variables.
 
     Attributes:
         width: Numbers in each row of the output.
@@ -58,9 +52,10 @@ class InputLayer(nn.Module):
         """
         whole: dict[str, torch.Tensor] = {}
         if self.layout.numeric:
-            whole[DNN_NUMERIC] = features[DNN_NUMERIC]
+            whole[self.layout.numeric_feature] = features[self.layout.numeric_feature]
         if self.layout.indicators:
-            whole[DNN_INDICATOR_IDS] = _counts(features[DNN_INDICATOR_IDS], self.layout.indicator_width)
+            key = self.layout.indicator_feature
+            whole[key] = _counts(features[key], self.layout.indicator_width)
         for bag in self.layout.indicator_bags:
             whole[bag.feature] = _counts(features[bag.feature], bag.padding, _weights(bag, features))
         for table, layout in zip(self.tables, self.layout.tables, strict=True):
@@ -71,6 +66,8 @@ class InputLayer(nn.Module):
             for bag, column in zip(layout.bags, layout.bag_columns, strict=True):
                 rows = _looked_up(table, layout, bag.feature, features)
                 whole[bag.feature] = pool(rows, _weights(bag, features), column.combiner)
+        if len(self._runs) == 1:
+            return whole[self._runs[0][0]]
         # Split each source tensor once. One slice per column would take several times as long, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)

@@ -14,10 +14,8 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.column import CategoricalColumn, Column, NumberColumn
 from torch_estimator.feature_column.embedding import EmbeddingColumn, Initializer
 from torch_estimator.feature_column.layouts import (
-    DNN_EMBEDDING_IDS,
-    DNN_INDICATOR_IDS,
-    DNN_NUMERIC,
-    LINEAR_IDS,
+    DNN,
+    LINEAR,
     WEIGHTS_SUFFIX,
     Bag,
     EmbeddingTableLayout,
@@ -34,20 +32,20 @@ def linear_layout(columns: Iterable[object]) -> LinearLayout:
     """Return the layout of a linear model: the positions of columns in its input tensors and weights.
 
     Args:
-        columns: Categorical, bucketized and numeric columns.
+        columns: Columns of any kind.
 
     Raises:
         InvalidTypeError: An item is not a column.
-        InvalidValueError: Two columns have one name, or a column is of another kind.
+        InvalidValueError: Two columns have one name.
     """
-    builder = _LinearBuilder()
+    builder = _LinearBuilder(LINEAR, "linear columns")
     for column in columns:
         if not isinstance(column, Column):
             raise InvalidTypeError(f"linear columns must be feature columns, but got {column!r}.")
         if column.is_sequence:
             raise InvalidValueError(f"linear columns cannot be sequences, but {column.name!r} is one.")
         column.add_to_linear(builder)
-    return builder.layout()
+    return builder.linear_layout()
 
 
 def input_layout(columns: Iterable[object]) -> InputLayout:
@@ -60,7 +58,7 @@ def input_layout(columns: Iterable[object]) -> InputLayout:
         InvalidTypeError: An item is not a column.
         InvalidValueError: Two columns have one name, or a column is a bare categorical column.
     """
-    builder = _NetworkBuilder("dnn")
+    builder = _NetworkBuilder(DNN, "network columns")
     for column in columns:
         if not isinstance(column, Column):
             raise InvalidTypeError(f"network columns must be feature columns, but got {column!r}.")
@@ -83,7 +81,7 @@ def sequence_layout(columns: Iterable[Column]) -> InputLayout:
     Raises:
         InvalidValueError: Two columns have one name, or a column is of another kind.
     """
-    builder = _NetworkBuilder("sequence")
+    builder = _NetworkBuilder("sequence", "sequence columns")
     for column in columns:
         if not column.is_sequence:
             raise InvalidValueError(
@@ -120,76 +118,56 @@ class _PlacedTable(NamedTuple):
     rows: int
 
 
-class _LinearBuilder:
-    """Builder of a `LinearLayout`. Columns add their inputs through the methods of `LinearInputs`."""
-
-    def __init__(self) -> None:
-        self._numbers: list[NumberColumn] = []
-        self._ids: list[_WantedIds] = []
-
-    def add_numbers(self, column: NumberColumn) -> None:
-        """Add a column of numbers to the linear model."""
-        self._numbers.append(column)
-
-    def add_ids(self, column: CategoricalColumn) -> None:
-        """Add the ids of a categorical column to the linear model."""
-        self._ids.append(_WantedIds(column.name, column.name, column))
-
-    def layout(self) -> LinearLayout:
-        """Return the layout of all columns that were added."""
-        _check_names([*self._ids, *self._numbers], "linear columns")
-        table = _place_ids(_by_name(self._ids), LINEAR_IDS)
-        numbers, width = _place_numbers(_by_name(self._numbers))
-        return LinearLayout(
-            categorical=table.fixed,
-            bags=table.bags,
-            numeric=numbers,
-            variables=table.variables,
-            rows=table.rows,
-            slots=table.slots,
-            numeric_width=width,
-        )
-
-
 class _NetworkBuilder:
     """Builder of an `InputLayout`. Columns add their inputs through the methods of `NetworkInputs`.
 
     Args:
-        scope: Beginning of the keys of features.
+        prefix: First part of the keys of features.
+        where: What the columns are called in errors.
     """
 
-    def __init__(self, scope: str) -> None:
-        self._scope = scope
+    def __init__(self, prefix: str, where: str) -> None:
+        self._prefix = prefix
+        self._where = where
         self._numbers: list[NumberColumn] = []
         self._counts: list[_WantedIds] = []
         self._vectors: list[EmbeddingColumn] = []
 
     def add_numbers(self, column: NumberColumn) -> None:
-        """Add a column of numbers to the network."""
+        """Add a column of numbers."""
         self._numbers.append(column)
 
     def add_counts(self, name: str, column: CategoricalColumn) -> None:
-        """Add the counts of a categorical column's ids to the network, under the given name."""
+        """Add the counts of a categorical column's ids, under the given name."""
         self._counts.append(_WantedIds(name, name, column))
 
     def add_vectors(self, column: EmbeddingColumn) -> None:
-        """Add the vectors of an embedding column to the network."""
+        """Add the vectors of an embedding column."""
         self._vectors.append(column)
 
     def layout(self) -> InputLayout:
         """Return the layout of all columns that were added."""
-        _check_names([*self._numbers, *self._counts, *self._vectors], "network columns")
+        _check_names([*self._numbers, *self._counts, *self._vectors], self._where)
+        numeric_feature, indicator_feature = f"{self._prefix}/numeric", f"{self._prefix}/indicator_ids"
         numbers, numeric_width = _place_numbers(_by_name(self._numbers))
         counts = _by_name(self._counts)
-        indicator_ids = f"{self._scope}/indicator_ids"
-        indicators = _place_ids([one for one in counts if not one.column.is_bag], indicator_ids)
+        indicators = _place_ids([one for one in counts if not one.column.is_bag], indicator_feature)
         # Lay out each bag (a column with lists or weights) alone: counts need no common table, so ids start at 0.
-        bags = tuple(_place_ids([one], indicator_ids).bags[0] for one in counts if one.column.is_bag)
-        tables = _tables(_by_name(self._vectors), f"{self._scope}/embedding_ids")
-        parts = _parts(numbers, indicators.fixed, bags, tables)
+        bags = tuple(_place_ids([one], indicator_feature).bags[0] for one in counts if one.column.is_bag)
+        tables = _tables(_by_name(self._vectors), f"{self._prefix}/embedding_ids")
+        found: list[tuple[str, str, int, int]] = []
+        found += [(p.name, numeric_feature, i, p.stop - p.start) for i, p in enumerate(numbers)]
+        found += [(p.name, indicator_feature, i, p.rows) for i, p in enumerate(indicators.fixed)]
+        found += [(bag.name, bag.feature, 0, bag.rows) for bag in bags]
+        for table in tables:
+            found += [(p.name, table.feature, i, table.dimension) for i, p in enumerate(table.placed)]
+            found += [(bag.name, bag.feature, 0, table.dimension) for bag in table.bags]
+        parts = _parts(found)
         return InputLayout(
+            numeric_feature=numeric_feature,
             numeric=numbers,
             numeric_width=numeric_width,
+            indicator_feature=indicator_feature,
             indicators=indicators.fixed,
             indicator_width=indicators.rows,
             indicator_slots=indicators.slots,
@@ -197,6 +175,33 @@ class _NetworkBuilder:
             tables=tables,
             parts=parts,
             width=parts[-1].stop if parts else 0,
+        )
+
+
+class _LinearBuilder(_NetworkBuilder):
+    """Builder of a `LinearLayout`. Columns add their inputs through the methods of `LinearInputs`."""
+
+    def __init__(self, prefix: str, where: str) -> None:
+        super().__init__(prefix, where)
+        self._ids: list[_WantedIds] = []
+
+    def add_ids(self, column: CategoricalColumn) -> None:
+        """Add the ids of a categorical column to the linear model."""
+        self._ids.append(_WantedIds(column.name, column.name, column))
+
+    def linear_layout(self) -> LinearLayout:
+        """Return the layout of all columns that were added."""
+        _check_names([*self._ids, *self._numbers, *self._counts, *self._vectors], self._where)
+        feature = f"{self._prefix}/ids"
+        table = _place_ids(_by_name(self._ids), feature)
+        return LinearLayout(
+            feature=feature,
+            categorical=table.fixed,
+            bags=table.bags,
+            dense=self.layout(),
+            variables=table.variables,
+            rows=table.rows,
+            slots=table.slots,
         )
 
 
@@ -269,20 +274,18 @@ def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
     return _PlacedTable(tuple(fixed), tuple(bags), tuple(variables.values()), slots, rows)
 
 
-def _tables(columns: Sequence[EmbeddingColumn], bag_feature: str) -> tuple[EmbeddingTableLayout, ...]:
+def _tables(columns: Sequence[EmbeddingColumn], feature: str) -> tuple[EmbeddingTableLayout, ...]:
     """Return the layouts of embedding tables. Columns with equal dimension and settings share a table."""
     _check_shared(columns)
     kinds = sorted({_table_kind(column) for column in columns}, key=lambda kind: (kind[0], kind[1], kind[2] or 0.0))
-    return tuple(_table([c for c in columns if _table_kind(c) == kind], bag_feature, *kind) for kind in kinds)
+    return tuple(_table([c for c in columns if _table_kind(c) == kind], feature, *kind) for kind in kinds)
 
 
 def _table(
-    members: Sequence[EmbeddingColumn], bag_feature: str, dimension: int, trainable: bool, max_norm: float | None
+    members: Sequence[EmbeddingColumn], prefix: str, dimension: int, trainable: bool, max_norm: float | None
 ) -> EmbeddingTableLayout:
-    placed = _place_ids(
-        [_WantedIds(c.name, c.variable, c.categorical_column, c.initializer) for c in members], bag_feature
-    )
-    feature = f"{DNN_EMBEDDING_IDS}{dimension}{'' if trainable else '_frozen'}"
+    placed = _place_ids([_WantedIds(c.name, c.variable, c.categorical_column, c.initializer) for c in members], prefix)
+    feature = f"{prefix}_{dimension}{'' if trainable else '_frozen'}"
     return EmbeddingTableLayout(
         feature=feature if max_norm is None else f"{feature}_max_norm_{max_norm!r}",
         dimension=dimension,
@@ -316,21 +319,12 @@ def _check_shared(columns: Sequence[EmbeddingColumn]) -> None:
             )
 
 
-def _parts(
-    numbers: Sequence[PlacedNumbers],
-    indicators: Sequence[PlacedIds],
-    indicator_bags: Sequence[Bag],
-    tables: Sequence[EmbeddingTableLayout],
-) -> tuple[OutputPart, ...]:
-    """Return the position of each column in the input layer's output, in bytewise order of names."""
-    # Each entry has a column's name, its source tensor's key, its index among that tensor's columns, and its width.
-    found: list[tuple[str, str, int, int]] = []
-    found += [(p.name, DNN_NUMERIC, i, p.stop - p.start) for i, p in enumerate(numbers)]
-    found += [(p.name, DNN_INDICATOR_IDS, i, p.rows) for i, p in enumerate(indicators)]
-    found += [(bag.name, bag.feature, 0, bag.rows) for bag in indicator_bags]
-    for table in tables:
-        found += [(p.name, table.feature, i, table.dimension) for i, p in enumerate(table.placed)]
-        found += [(bag.name, bag.feature, 0, table.dimension) for bag in table.bags]
+def _parts(found: Iterable[tuple[str, str, int, int]]) -> tuple[OutputPart, ...]:
+    """Return the position of each column in the input layer's output, in bytewise order of names.
+
+    Args:
+        found: For each column its name, the key of its source tensor, its index among that tensor's columns, its width.
+    """
     parts: list[OutputPart] = []
     start = 0
     for name, source, index, width in sorted(found, key=lambda one: one[0].encode()):

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from torch_estimator.feature_column.column import CategoricalColumn, NumberColumn
 from torch_estimator.feature_column.embedding import EmbeddingColumn, Initializer
 
-LINEAR_IDS = "linear/ids"
-LINEAR_NUMERIC = "linear/numeric"
-DNN_NUMERIC = "dnn/numeric"
-DNN_INDICATOR_IDS = "dnn/indicator_ids"
-DNN_EMBEDDING_IDS = "dnn/embedding_ids_"
+LINEAR = "linear"
+DNN = "dnn"
 WEIGHTS_SUFFIX = "/weights"
 SEQUENCE_NUMERIC = "sequence/numeric"
 SEQUENCE_LENGTHS = "sequence/lengths"
@@ -97,34 +94,32 @@ class LinearLayout:
     """Layout of a linear model: the positions of its columns in the input tensors and in the weight table.
 
     Attributes:
-        categorical: Columns with a fixed number of ids, in name order. Their ids are the feature ``"linear/ids"``,
-            int64 ``[N, slots]``.
+        feature: Key of the ids of `categorical`, int64 ``[N, slots]``: ``"linear/ids"``.
+        categorical: Columns with a fixed number of ids, in name order.
         bags: Columns with lists or weights, in name order. Their ids are the features ``"linear/ids/<name>"``.
-        numeric: Columns of numbers, in name order. They are the feature ``"linear/numeric"``, float32 ``[N,
-            numeric_width]``.
+        dense: Layout of numeric, indicator and embedding columns side by side, each of whose numbers has a weight.
         variables: Parts of the one weight table, in the order of their rows.
         rows: Rows of that table; also the id of a missing value.
-        slots: Ids in each row of ``"linear/ids"``.
-        numeric_width: Numbers in each row of ``"linear/numeric"``.
+        slots: Ids in each row of `feature`.
 
     >>> colors = fc.categorical_column_with_vocabulary_list("color", ["red", "green"])
     >>> layout = fc.FeatureTransform([colors, fc.numeric_column("x", shape=2)]).linear
-    >>> layout.rows, layout.slots, layout.numeric_width, layout.num_columns
+    >>> layout.rows, layout.slots, layout.dense.width, layout.num_columns
     (2, 1, 2, 2)
     """
 
+    feature: str
     categorical: tuple[PlacedIds, ...]
     bags: tuple[Bag, ...]
-    numeric: tuple[PlacedNumbers, ...]
+    dense: InputLayout
     variables: tuple[Variable, ...]
     rows: int
     slots: int
-    numeric_width: int
 
     @property
     def num_columns(self) -> int:
         """Number of feature columns of the linear model."""
-        return len(self.categorical) + len(self.bags) + len(self.numeric)
+        return len(self.categorical) + len(self.bags) + self.dense.num_columns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,14 +177,17 @@ class OutputPart:
 class InputLayout:
     """Layout of a network's input layer: the positions of columns in its input tensors and its output.
 
+    The keys below begin with ``"dnn/"``; those of the dense columns of a linear model begin with ``"linear/"``.
+
     Attributes:
-        numeric: Columns of numbers, in name order. They are the feature ``"dnn/numeric"``, float32 ``[N,
-            numeric_width]``.
-        numeric_width: Numbers in each row of ``"dnn/numeric"``.
+        numeric_feature: Key of the numbers of `numeric`, float32 ``[N, numeric_width]``: ``"dnn/numeric"``.
+        numeric: Columns of numbers, in name order.
+        numeric_width: Numbers in each row of `numeric_feature`.
+        indicator_feature: Key of the ids of `indicators`, int64 ``[N, indicator_slots]``: ``"dnn/indicator_ids"``.
         indicators: Columns whose ids are counted, in name order: indicator and bucketized columns with a fixed number
-            of ids. Their ids are the feature ``"dnn/indicator_ids"``, int64 ``[N, indicator_slots]``.
+            of ids.
         indicator_width: Number of ids of all `indicators`; also the id of a missing value.
-        indicator_slots: Ids in each row of ``"dnn/indicator_ids"``.
+        indicator_slots: Ids in each row of `indicator_feature`.
         indicator_bags: Indicator columns with lists or weights, in name order. Their ids are the features
             ``"dnn/indicator_ids/<name>"``.
         tables: Embedding columns by dimension.
@@ -201,8 +199,10 @@ class InputLayout:
     (3, 2, ['a', 'x'])
     """
 
+    numeric_feature: str
     numeric: tuple[PlacedNumbers, ...]
     numeric_width: int
+    indicator_feature: str
     indicators: tuple[PlacedIds, ...]
     indicator_width: int
     indicator_slots: int

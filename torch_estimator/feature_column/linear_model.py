@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from torch_estimator.feature_column.embedding import Combiner
-from torch_estimator.feature_column.layouts import LINEAR_IDS, LINEAR_NUMERIC, LinearLayout
+from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.layouts import LinearLayout
 from torch_estimator.feature_column.table import Piece, Table, pool, presence
 
 VARIABLE_SCOPE = "linear/linear_model"
@@ -22,8 +23,9 @@ class LinearModel(nn.Module):
     data's.
 
     The weights of all categorical columns are one `Table`, whose variables are named
-    ``linear/linear_model/<column>/weights``. The weights of a numeric column are the parameter ``<column>.weights``
-    ``[width, units]``; the bias is ``bias_weights`` ``[units]``.
+    ``linear/linear_model/<column>/weights``. The weights of a numeric, indicator or embedding column are the parameter
+    ``<column>.weights`` ``[width, units]``; the bias is ``bias_weights`` ``[units]``. The vectors of an embedding
+    column, ``linear/linear_model/<column>/embedding_weights``, are trained too. They do not start at zero.
 
     Args:
         layout: The layout of the linear half, `FeatureTransform.linear`.
@@ -44,10 +46,21 @@ class LinearModel(nn.Module):
         self.units = units
         self.sparse_combiner = sparse_combiner
         self._table = _table(layout, units) if layout.variables else None
-        for placed in layout.numeric:
+        self._dense = InputLayer(layout.dense, VARIABLE_SCOPE) if layout.dense.parts else None
+        for part in layout.dense.parts:
             # Write into `_modules`, because `add_module` rejects the name of a method, such as "type", for a column.
-            self._modules[placed.name] = _NumericWeights(placed.stop - placed.start, units)
+            self._modules[part.name] = _DenseWeights(part.stop - part.start, units)
         self.bias_weights = nn.Parameter(torch.zeros(units))
+
+    @property
+    def table(self) -> Table | None:
+        """Weights of all categorical columns."""
+        return self._table
+
+    @property
+    def dense(self) -> InputLayer | None:
+        """Layer that puts numeric, indicator and embedding columns side by side."""
+        return self._dense
 
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return logits, float32 ``[N, units]``.
@@ -59,24 +72,23 @@ class LinearModel(nn.Module):
         if self._table is not None:
             for part in self._categorical(self._table, features):
                 logits = logits + part
-        if self.layout.numeric:
-            weights = self._numeric_weights()
+        if self._dense is not None:
             precise = not self.training and self.units == 1
             product = precise_column if precise else torch.addmm
-            logits = logits + product(torch.zeros_like(self.bias_weights), features[LINEAR_NUMERIC], weights)
+            logits = logits + product(torch.zeros_like(self.bias_weights), self._dense(features), self.dense_weights())
         return logits
 
     def _categorical(self, table: Table, features: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
         """Yield parts of the logits: of all columns with a fixed number of ids together, then of each other column."""
         layout = self.layout
         if layout.categorical:
-            rows = table(features[LINEAR_IDS])
+            rows = table(features[layout.feature])
             several = [one for one in layout.categorical if one.stop - one.start > 1]
             if self.sparse_combiner == "sum" or not several:
                 yield rows.sum(1)
             else:
                 sizes = [one.stop - one.start for one in layout.categorical]
-                weights = presence(features[LINEAR_IDS], layout.rows)
+                weights = presence(features[layout.feature], layout.rows)
                 for mine, counted in zip(torch.split(rows, sizes, 1), torch.split(weights, sizes, 1), strict=True):
                     yield pool(mine, counted, self.sparse_combiner) if mine.shape[1] > 1 else mine[:, 0]
         for bag in layout.bags:
@@ -84,13 +96,14 @@ class LinearModel(nn.Module):
             weights = presence(ids, bag.padding) if bag.weights is None else features[bag.weights]
             yield pool(table(ids), weights, self.sparse_combiner)
 
-    def _numeric_weights(self) -> torch.Tensor:
-        modules = (self._modules[placed.name] for placed in self.layout.numeric)
-        weights: list[torch.Tensor] = [m.weights for m in modules if isinstance(m, _NumericWeights)]
+    def dense_weights(self) -> torch.Tensor:
+        """Return the weights of numeric, indicator and embedding columns, ``[layout.dense.width, units]``."""
+        modules = (self._modules[part.name] for part in self.layout.dense.parts)
+        weights: list[torch.Tensor] = [m.weights for m in modules if isinstance(m, _DenseWeights)]
         return torch.cat(weights) if len(weights) > 1 else weights[0]
 
 
-class _NumericWeights(nn.Module):
+class _DenseWeights(nn.Module):
     def __init__(self, width: int, units: int) -> None:
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(width, units))

@@ -16,10 +16,6 @@ from torch_estimator.feature_column.hashing import HashFunction, StringHasher
 from torch_estimator.feature_column.ids import padded_lists
 from torch_estimator.feature_column.layout_builder import input_layout, linear_layout, sequence_layout
 from torch_estimator.feature_column.layouts import (
-    DNN_INDICATOR_IDS,
-    DNN_NUMERIC,
-    LINEAR_IDS,
-    LINEAR_NUMERIC,
     Bag,
     InputLayout,
     LinearLayout,
@@ -39,7 +35,6 @@ class FeatureTransform:
     The result of a call has these entries, as far as the columns need them:
 
     - ``"linear/ids"`` int64 ``[N, slots]``: rows of the linear model's one weight table;
-    - ``"linear/numeric"`` float32 ``[N, D]``;
     - ``"dnn/numeric"`` float32 ``[N, D]``;
     - ``"dnn/indicator_ids"`` int64 ``[N, slots]``: positions among all indicators;
     - ``"dnn/embedding_ids_<dimension>"`` int64 ``[N, slots]``: rows of that dimension's table;
@@ -50,12 +45,13 @@ class FeatureTransform:
       ``"sequence/numeric"``, Arrow lists of float32, for sequence columns. `padded` makes arrays ``[N, L]`` and ``[N,
       L, D]`` of them;
     - ``"sequence/lengths"`` int64 ``[N]``: number of steps of each sequence.
+    - the entries of the linear model's numeric, indicator and embedding columns: ``"linear"`` in place of ``"dnn"``.
 
     The id of a missing value is the number of rows of the table (or of indicators). `linear`, `dnn` and `sequence`
     describe the place of each column.
 
     Args:
-        linear_columns: Categorical, bucketized and numeric columns.
+        linear_columns: Columns of any kind.
         dnn_columns: Numeric, bucketized, indicator and embedding columns.
         sequence_columns: Sequence columns: numeric ones, and indicator and embedding columns of categorical ones.
 
@@ -101,10 +97,13 @@ class FeatureTransform:
             for key, feature in self.raw_features.items()
         }
         self._encoders = Encoders()
-        self._ids = self._plan_ids()
+        self._ids = [
+            (feature, padding, slots, [(one, self._encoders.ids(one.column)) for one in placed])
+            for feature, placed, slots, padding in self.tensors_of_ids()
+        ]
         self.bags: tuple[Bag, ...] = tuple(self._all_bags())
         self._bags = [(bag, self._encoders.lists(bag.column)) for bag in self.bags]
-        self._numbers = self._plan_numbers()
+        self._numbers = self.tensors_of_numbers()
         self._sequences = None if self.sequence is None else SequenceEncoder(self.sequence, self._encoders)
 
     def __call__(self, columns: Mapping[str, RawColumn]) -> Features:
@@ -209,38 +208,32 @@ class FeatureTransform:
             raise InvalidValueError(f"raw columns must have the same number of rows, but have {rows}.")
         return next(iter(rows.values()), 0)
 
-    def _plan_ids(self) -> list[tuple[str, int, int, list[tuple[PlacedIds, IdEncoder]]]]:
-        """Return, for each tensor of ids, its key, the id of a missing value, the ids per row, and the encoders."""
-        plan = []
-        if self.linear is not None and self.linear.categorical:
-            plan.append((LINEAR_IDS, self.linear.rows, self.linear.slots, self.linear.categorical))
-        if self.dnn is not None:
-            if self.dnn.indicators:
-                layout = self.dnn
-                plan.append((DNN_INDICATOR_IDS, layout.indicator_width, layout.indicator_slots, layout.indicators))
-            plan += [
-                (table.feature, table.rows, table.slots, table.placed) for table in self.dnn.tables if table.placed
-            ]
-        return [
-            (feature, padding, slots, [(placed, self._encoders.ids(placed.column)) for placed in all_placed])
-            for feature, padding, slots, all_placed in plan
-        ]
+    @property
+    def input_layouts(self) -> list[InputLayout]:
+        """Layouts of the dense columns of both halves: of the linear model, then of the network."""
+        of_linear = [] if self.linear is None else [self.linear.dense]
+        return of_linear if self.dnn is None else [*of_linear, self.dnn]
 
-    def _plan_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
+    def tensors_of_ids(self) -> list[tuple[str, Sequence[PlacedIds], int, int]]:
+        """Return, for each tensor of ids, its key, its columns, the ids per row, and the id of a missing value."""
+        tensors: list[tuple[str, Sequence[PlacedIds], int, int]] = []
+        if self.linear is not None:
+            tensors.append((self.linear.feature, self.linear.categorical, self.linear.slots, self.linear.rows))
+        for one in self.input_layouts:
+            tensors.append((one.indicator_feature, one.indicators, one.indicator_slots, one.indicator_width))
+            tensors += [(table.feature, table.placed, table.slots, table.rows) for table in one.tables]
+        return [tensor for tensor in tensors if tensor[1]]
+
+    def tensors_of_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
         """Return, for each tensor of numbers, its key and its columns."""
-        plan: list[tuple[str, Sequence[PlacedNumbers]]] = []
-        if self.linear is not None and self.linear.numeric:
-            plan.append((LINEAR_NUMERIC, self.linear.numeric))
-        if self.dnn is not None and self.dnn.numeric:
-            plan.append((DNN_NUMERIC, self.dnn.numeric))
-        return plan
+        return [(one.numeric_feature, one.numeric) for one in self.input_layouts if one.numeric]
 
     def _all_bags(self) -> Iterator[Bag]:
         if self.linear is not None:
             yield from self.linear.bags
-        if self.dnn is not None:
-            yield from self.dnn.indicator_bags
-            for table in self.dnn.tables:
+        for layout in self.input_layouts:
+            yield from layout.indicator_bags
+            for table in layout.tables:
                 yield from table.bags
 
 

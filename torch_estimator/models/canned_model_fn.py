@@ -31,7 +31,7 @@ _ARGUMENTS = {
     "head": "Head that turns logits into losses, predictions and metrics; see `torch_estimator.heads`.",
     "hidden_units": "Number of outputs of each hidden layer.",
     "feature_columns": "Columns that the model reads; see `torch_estimator.feature_column`.",
-    "linear_feature_columns": "Categorical, bucketized and numeric columns for the linear part.",
+    "linear_feature_columns": "Columns of any kind for the linear part.",
     "linear_optimizer": f"Ftrl with learning rate ``min(0.005, 1 / sqrt(number of columns))``; {ANOTHER_OPTIMIZER}",
     "linear_sparse_combiner": f"How the linear part combines several values of a categorical column: {_COMBINER}",
     "dnn_feature_columns": "Numeric, bucketized, indicator and embedding columns for the deep part.",

@@ -24,7 +24,7 @@ from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
 _LEARNING_RATE = 0.2
-LINEAR_COLUMNS = "Categorical, bucketized and numeric columns."
+LINEAR_COLUMNS = "Columns of any kind; categorical columns need no indicator."
 LINEAR_OPTIMIZER = (
     "Name of an optimizer, which gets learning rate 0.2; None for Ftrl with ``min(0.2, 1 / sqrt(number of columns))``; "
     "or a function from named parameters to an optimizer."
