@@ -52,6 +52,7 @@ _ROWS_OF_BATCH = (
     "in an embedding table only the rows of a batch are updated; TensorFlow's Adam moves the other rows, too"
 )
 _MOMENTUM = "write functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)"
+_AVERAGE = "wrap the optimizer in te.optim.moving_average(optimizer, 0.99): docs/guides/optimizers.md"
 _CLIP = "wrap the optimizer in te.optim.clip_gradients_by_norm or te.optim.clip_gradients_by_value"
 _EMBEDDING_ONLY_TF = {
     "ckpt_to_load_from": _NO_CHECKPOINT_OF_COLUMN,
@@ -64,9 +65,9 @@ _KERAS_BY_HAND = {
     "clipvalue": _CLIP,
     "global_clipnorm": _CLIP,
     "weight_decay": "write te.optim.AdamW(lr=0.001, weight_decay=0.01)",
-    "use_ema": "leave the argument out; there is no average of weights",
-    "ema_momentum": "leave the argument out; there is no average of weights",
-    "ema_overwrite_frequency": "leave the argument out; there is no average of weights",
+    "use_ema": _AVERAGE,
+    "ema_momentum": _AVERAGE,
+    "ema_overwrite_frequency": _AVERAGE,
     "decay": "use a schedule, as docs/migrate/names.md shows",
 }
 
@@ -462,7 +463,7 @@ ADVICE: dict[str, str] = {
     "contrib.summary": "use te.summary.scalar, histogram or image in a module's forward or in a loss",
     "train.Scaffold": "delete it: docs/migrate/tf1.md, Hooks and scaffolds",
     "train.init_from_checkpoint": "use te.WarmStartSettings, or load_state_dict in the model_fn",
-    "train.ExponentialMovingAverage": _MISSING,
+    "train.ExponentialMovingAverage": _AVERAGE,
     "contrib.estimator": "use the class or head of the same kind in te: docs/migrate/names.md, Estimators",
     "contrib.crf": _MISSING,
     "contrib.rnn": "use nn.LSTM or nn.GRU in a torch module",
