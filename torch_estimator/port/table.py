@@ -51,7 +51,6 @@ _HASH = (
 _ROWS_OF_BATCH = (
     "in an embedding table only the rows of a batch are updated; TensorFlow's Adam moves the other rows, too"
 )
-_MOMENTUM = "write functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)"
 _AVERAGE = "wrap the optimizer in te.optim.moving_average(optimizer, 0.99): docs/guides/optimizers.md"
 _CLIP = "wrap the optimizer in te.optim.clip_gradients_by_norm or te.optim.clip_gradients_by_value"
 _EMBEDDING_ONLY_TF = {
@@ -112,7 +111,7 @@ _KERAS_OPTIMIZERS = {
         "learning_rate_power initial_accumulator_value l1_regularization_strength l2_regularization_strength",
         "0.001",
     ),
-    "SGD": _keras("te.optim.SGD", "momentum", "0.01", by_hand={"momentum": _MOMENTUM, "nesterov": _MOMENTUM}),
+    "SGD": _keras("te.optim.SGD", "momentum nesterov", "0.01"),
 }
 
 
@@ -303,6 +302,12 @@ RENAMED: dict[str, Renamed] = {
     ),
     "train.GradientDescentOptimizer": Renamed(
         target="te.optim.SGD", order="learning_rate use_locking name", removed=_OPTIMIZER_REMOVED
+    ),
+    "train.MomentumOptimizer": Renamed(
+        target="te.optim.SGD",
+        order="learning_rate momentum use_locking name use_nesterov",
+        names={"use_nesterov": "nesterov"},
+        removed=_OPTIMIZER_REMOVED,
     ),
     "train.RMSPropOptimizer": Renamed(
         target="te.optim.RMSProp",
@@ -570,7 +575,6 @@ ADVICE: dict[str, str] = {
     "estimator.CheckpointSaverHook": "delete it; te.RunConfig says how often checkpoints are saved",
     "train.FeedFnHook": "delete it; use te.data.Dataset.from_iterable",
     # Optimizers and schedules.
-    "train.MomentumOptimizer": "write functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)",
     "train.AdadeltaOptimizer": "write functools.partial(torch.optim.Adadelta, lr=0.001, rho=0.95, eps=1e-8)",
     "train.ProximalAdagradOptimizer": "write te.optim.Ftrl(lr=0.1, l1_regularization_strength=0.01)",
     "train.exponential_decay": _SCHEDULE,
