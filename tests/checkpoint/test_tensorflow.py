@@ -65,7 +65,7 @@ ESTIMATORS: dict[str, Callable[[str], te.Estimator]] = {
         te.BinaryClassHead(), [4], DEEP, folder, optimizer=te.optim.Adam(lr=0.01, epsilon=1e-7)
     ),
     "v2_momentum": lambda folder: te.DNNRegressor(
-        [4], DEEP, folder, optimizer=partial(torch.optim.SGD, lr=0.01, momentum=0.9), **MEAN
+        [4], DEEP, folder, optimizer=te.optim.SGD(lr=0.01, momentum=0.9), **MEAN
     ),
     "v2_rmsprop": lambda folder: te.DNNClassifier(
         [4], DEEP, folder, optimizer=partial(torch.optim.RMSprop, lr=0.01, alpha=0.9, eps=1e-7), **MEAN

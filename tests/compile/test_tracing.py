@@ -22,6 +22,7 @@ from torch_estimator.compile.cache_key import cache_key
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.tracing import WRAPS, trace
 from torch_estimator.feature_column.table import Piece, Table
+from torch_estimator.optim.companions import with_companions
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.optimizers import Schedules
@@ -74,7 +75,7 @@ class Traced:
 
     def __init__(self, step: TrainStep, batch: TensorBatch, roots: Sequence[Any] = ()) -> None:
         def now() -> Any:
-            return cache_key(step.module, step.optimizers, *roots, leave_out=LiveGroup.MOVING)
+            return cache_key(step.module, with_companions(step.optimizers), *roots, leave_out=LiveGroup.MOVING)
 
         self.groups = step.groups
         state = [*(tensor for _, tensor in now().tensors), *step.scratch()]
@@ -92,7 +93,8 @@ class Traced:
         for tensor, number in zip(self.numbers, numbers, strict=True):
             tensor.fill_(number)
         with torch.no_grad():
-            (loss,) = self.graph(*self.state, *self.numbers, *batch.features.values(), batch.labels)
+            labels = [] if batch.labels is None else [batch.labels]
+            (loss,) = self.graph(*self.state, *self.numbers, *batch.features.values(), *labels)
         return loss
 
 

@@ -9,7 +9,7 @@ from torch_estimator import optim
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 FACTORIES = {
-    "GradientDescent": partial(optim.GradientDescent, lr=0.1),
+    "GradientDescent": partial(optim.GradientDescent, lr=0.1, momentum=0.9),
     "Adagrad": partial(optim.Adagrad, lr=0.1),
     "Ftrl": partial(optim.Ftrl, lr=0.1, l1_regularization_strength=0.01),
     "Adam": partial(optim.Adam, lr=0.1),

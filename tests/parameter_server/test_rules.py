@@ -29,6 +29,8 @@ MADE: list[Callable[[Any], optim.Optimizer]] = [
         beta=0.5,
     ),
     lambda params: optim.GradientDescent(params, lr=0.3),
+    lambda params: optim.GradientDescent(params, lr=0.3, momentum=0.9),
+    lambda params: optim.GradientDescent(params, lr=0.3, momentum=0.9, nesterov=True),
     lambda params: optim.RMSProp(params, lr=0.01, decay=0.8, momentum=0.5),
 ]
 

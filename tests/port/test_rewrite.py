@@ -98,8 +98,7 @@ def test_a_line_is_rewritten(before: str, after: str) -> None:
     [
         ("tf.train.AdamOptimizer(*rates)", "tf.train.AdamOptimizer", "write out the arguments of *"),
         ("tf.keras.optimizers.Adam(**settings)", "tf.keras.optimizers.Adam", "write out the arguments of **"),
-        ("tf.keras.optimizers.SGD(0.1, momentum=0.9)", "tf.keras.optimizers.SGD", "momentum: write functools.partial"),
-        ("tf.keras.optimizers.SGD(0.1, 0.9)", "tf.keras.optimizers.SGD", "momentum: write functools.partial"),
+        ("tf.keras.optimizers.SGD(0.1, use_ema=True)", "tf.keras.optimizers.SGD", "use_ema: wrap the optimizer in"),
         (
             "tf.estimator.DNNEstimator(head, [8], [], None, 'Adam', None, None, partitioner)",
             "tf.estimator.DNNEstimator",

@@ -18,6 +18,7 @@ from torch_estimator.checkpoint.tensorflow import IMPORTED, UNTRAINED
 from torch_estimator.checkpoint.variables import named_slots, slot_owners
 from torch_estimator.errors import CheckpointError
 from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.companions import AVERAGE, UPDATES, is_of_companion, with_companions
 
 _logger = logging.getLogger("torch_estimator")
 
@@ -51,12 +52,16 @@ def with_slots_for(
     slots: dict[str, Tensor] = {}
     used: set[str] = set()
     missing: list[str] = []
-    for name, slot, initial in _wanted(module, optimizers):
+    for name, slot, initial in _wanted(module, with_companions(optimizers)):
         variable, _, key = name.rpartition("/")
         source = f"{variable}/{slot}"
         if source in saved:
             slots[name] = saved[source]
             used.add(source)
+        elif is_of_companion(name):
+            # Without averages in the checkpoint leave out this slot: averages then begin with the weights.
+            if slot == UPDATES and f"{variable}/{AVERAGE}" in saved:
+                slots[name] = torch.full_like(initial, checkpoint.step)
         elif variable in untrained:
             slots[name] = initial
         elif key == _STEP:
@@ -66,9 +71,10 @@ def with_slots_for(
             slots[name] = torch.zeros_like(saved[f"{variable}/RMSProp"])
         else:
             missing.append(repr(name))
+    unused = [repr(name) for name in saved if name not in used and not is_of_companion(name)]
     differences = [
         _summary(missing, "only in the model"),
-        _summary([repr(name) for name in saved if name not in used], "only in the checkpoint"),
+        _summary(unused, "only in the checkpoint"),
     ]
     if any(differences):
         raise CheckpointError(

@@ -20,6 +20,7 @@ from torch_estimator.checkpoint.index import WrittenByTensorFlow
 from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.tensor_bundle import TensorBundle
 from torch_estimator.errors import CheckpointError
+from torch_estimator.optim.companions import AVERAGE
 
 IMPORTED = "tensorflow"
 """Key in the state of a checkpoint that was read from TensorFlow's files and not trained on since."""
@@ -45,7 +46,7 @@ _BATCH_NORM_NAMES = {
     "moving_variance": "running_var",
 }
 _INPUT_LAYER = "dnn/input_from_feature_columns/input_layer"
-_V1_SLOTS = ("Adagrad", "Adam", "Adam_1", "Ftrl", "Ftrl_1", "Momentum", "RMSProp", "RMSProp_1")
+_V1_SLOTS = ("Adagrad", "Adam", "Adam_1", "Ftrl", "Ftrl_1", "Momentum", "RMSProp", "RMSProp_1", AVERAGE)
 _KERAS = re.compile(r"(?:training/)?((Adadelta|Adagrad|Adamax|Adam|Ftrl|Nadam|RMSprop|SGD)(?:_\d+)?)/(.+)")
 _KERAS_SLOTS = {
     ("Adagrad", "accumulator"): "Adagrad",

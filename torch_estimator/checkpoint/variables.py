@@ -17,6 +17,7 @@ from torch_estimator.checkpoint.sharded_tensors import copy_saved, is_sharded
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.companions import AVERAGE, companions_of, is_of_companion
 from torch_estimator.optim.gradient_accumulation import SUM, is_accumulated
 
 
@@ -103,15 +104,21 @@ def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
     return slots
 
 
+def averaged_variables(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Return the moving averages of parameters by the names of the parameters in checkpoints; none by default."""
+    slots, suffix = named_slots(module, companions_of(optimizers)), f"/{AVERAGE}"
+    return {name.removesuffix(suffix): one for name, one in slots.items() if name.endswith(suffix)}
+
+
 def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
     """Copy saved state tensors into the optimizers, by their names in checkpoints.
 
-    Optimizers of `torch.optim` have no state before their first step, so their state is created here. Sums of gradients
-    that were not saved keep their values: the saved training did not accumulate gradients.
+    Optimizers of `torch.optim` have no state before their first step, so their state is created here. State of
+    companions that was not saved keeps its values, as the saved training had none: sums of gradients, for instance.
     """
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
     for name, view in named_slots(module, ours).items():
-        if name in saved or not is_accumulated(name):
+        if name in saved or not (is_accumulated(name) or is_of_companion(name)):
             copy_saved(view, saved, name)
     names = _parameter_names(module)
     for optimizer in optimizers:
@@ -162,7 +169,7 @@ def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name],
 def _saved_state(name: _Name, parameter: nn.Parameter, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
     prefix = f"{_first_name(name)}/"
     keys = [key[len(prefix) :] for key in saved if key.startswith(prefix)]
-    return {key: _whole(name, parameter, key, saved) for key in keys if "/" not in key}
+    return {key: _whole(name, parameter, key, saved) for key in keys if "/" not in key and not is_of_companion(key)}
 
 
 # The name of a parameter in checkpoints. The weight of an embedding table has several names, one for each feature

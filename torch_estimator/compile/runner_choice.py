@@ -12,6 +12,7 @@ from torch_estimator.compile.cache_key import CacheKey, cache_key
 from torch_estimator.compile.compilation import SUPPORTED
 from torch_estimator.compile.compiled_runner import CompiledRunner
 from torch_estimator.compile.torch_compile_runner import TorchCompileRunner
+from torch_estimator.optim.companions import with_companions
 from torch_estimator.run_config import RunConfig
 from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.model import Model
@@ -66,12 +67,13 @@ def make_runner(
     left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
 
     def compute_key() -> CacheKey:
-        _sort_slots(step.optimizers)
+        optimizers = with_companions(step.optimizers)
+        _sort_slots(optimizers)
         roots = {
             "module": step.module,
             "head": model.head,
             "loss": model.spec.loss,
-            "optimizers": step.optimizers,
+            "optimizers": optimizers,
             "settings": [group.fixed() for group in step.groups],
             "mixed_precision": config.mixed_precision,
             "part": part,

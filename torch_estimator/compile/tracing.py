@@ -81,6 +81,7 @@ def trace(
         with trace_checks.refusing_reads():
             loss, left = step.compute(*unflatten(inputs_of_step, iter(tensors[len(tensors) - len(batch_tensors) :])))
             update_traced(step, left, settings)
+            step.average()
         put_back(step, before)
         return (loss.float(),)
 

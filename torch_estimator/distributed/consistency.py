@@ -35,6 +35,7 @@ from torch_estimator import files
 from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import ClusterError
 from torch_estimator.optim.clipping import clippings_of
+from torch_estimator.optim.companions import Companion, with_companions
 from torch_estimator.run_config import RunConfig
 from torch_estimator.train.model import Model
 from torch_estimator.train.optimizers import Schedules
@@ -98,12 +99,13 @@ def _settings_of_trainers(
 ) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     found: dict[str, Any] = {}
-    for optimizer in optimizers:
+    for optimizer in with_companions(optimizers):
         kind = type(optimizer).__qualname__
         for group in optimizer.param_groups:
             trained = [names.get(id(one), "?") for one in group["params"]]
             of = f"{kind} of {_first_and_count(trained)}"
-            found[f"the optimizer of {_first_and_count(trained)}"] = kind
+            if not isinstance(optimizer, Companion):
+                found[f"the optimizer of {_first_and_count(trained)}"] = kind
             found[f"what is trained by {of}"] = trained
             settings = {name: value for name, value in sorted(group.items()) if name not in _NOT_SETTINGS}
             found |= {f"{name} of {of}": value for name, value in _plain_items(settings)}

@@ -331,6 +331,9 @@ class SendingStep(TrainStep):
     def assign(self, left: Sequence[Tensor | None]) -> None:
         """Do nothing, since the second half updates the parameters."""
 
+    def average(self) -> None:
+        """Do nothing, since the second half updates the averages."""
+
     def scratch(self) -> list[Tensor]:
         """Return the tensors that a step writes without reading them first, including the message."""
         return [*super().scratch(), self.message]

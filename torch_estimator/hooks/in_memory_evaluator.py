@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch_estimator.checkpoint.variables import averaged_variables
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext, check_estimator, checked_hooks
 from torch_estimator.hooks.schedule import check_number, check_seconds_or_steps
@@ -13,8 +14,9 @@ from torch_estimator.hooks.schedule import check_number, check_seconds_or_steps
 class InMemoryEvaluatorHook(Hook):
     """Hook that evaluates the current weights before the first step, every ``every_n_iter`` steps, and at the end.
 
-    The evaluation copies the weights into a second module, so that it changes neither buffers nor random states of the
-    training. Results are written as summaries into ``estimator.eval_dir(name)``.
+    The evaluation copies the weights, or their moving averages (`te.optim.moving_average`), into a second module, so
+    that it changes neither buffers nor random states of the training. Results are written as summaries into
+    ``estimator.eval_dir(name)``.
 
     Args:
         estimator: The Estimator that is trained.
@@ -77,9 +79,10 @@ class InMemoryEvaluatorHook(Hook):
 
     def _evaluate(self, context: RunContext) -> None:
         eval_dir = self._estimator.eval_dir(self._name)
+        assert context.module is not None
         self._model = self._estimator.job.evaluate_live(
             self._model,
-            context.variables(),
+            {**context.variables(), **averaged_variables(context.module, context.optimizers)},
             self._input_fn,
             global_step=context.global_step,
             steps=self._steps,

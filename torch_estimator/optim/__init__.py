@@ -28,6 +28,7 @@ from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, b
 from torch_estimator.optim.ftrl import Ftrl
 from torch_estimator.optim.gradient_accumulation import accumulate
 from torch_estimator.optim.gradient_descent import GradientDescent
+from torch_estimator.optim.moving_average import moving_average
 from torch_estimator.optim.rmsprop import RMSProp
 
 SGD = GradientDescent
@@ -47,4 +48,5 @@ __all__ = [
     "by_name",
     "clip_gradients_by_norm",
     "clip_gradients_by_value",
+    "moving_average",
 ]

@@ -13,10 +13,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler
 
 from torch_estimator.optim.base import check_number
-from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory
+from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory, optimizers_of
 
 
 class Gradient(NamedTuple):
@@ -112,9 +111,7 @@ class _Clipped:
         made = self.factory(named)
         # Make a new clipping for each call, because a norm is taken over the parameters of one call only.
         clipping = self.make(self.limit)
-        trainers = made if isinstance(made, Sequence) else [made]
-        optimizers = [one.optimizer if isinstance(one, LRScheduler) else one for one in trainers]
-        for optimizer in dict.fromkeys(optimizers):
+        for optimizer in optimizers_of(made):
             _CLIPPINGS.setdefault(optimizer, []).append(clipping)
         return made
 

@@ -28,6 +28,13 @@ OptimizerFactory = Callable[[NamedParameters], Trainer | Sequence[Trainer]]
 An unbound optimizer of this package, an optimizer's class, or any other function can be a factory.
 """
 
+
+def optimizers_of(made: Trainer | Sequence[Trainer]) -> list[torch.optim.Optimizer]:
+    """Return the optimizers in the result of an optimizer factory, each once."""
+    trainers = made if isinstance(made, Sequence) else [made]
+    return list(dict.fromkeys(one.optimizer if isinstance(one, LRScheduler) else one for one in trainers))
+
+
 _BY_NAME: dict[str, Callable[..., Optimizer]] = {
     "Adagrad": Adagrad,
     "Adam": Adam,

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory
+from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory, optimizers_of
 
 SUM = "accumulated"
 """Key of the sum of gradients in the state of a parameter."""
@@ -47,9 +46,7 @@ class _Accumulated:
 
     def __call__(self, named: NamedParameters) -> Trainer | Sequence[Trainer]:
         made = self.factory(named)
-        trainers = made if isinstance(made, Sequence) else [made]
-        optimizers = [one.optimizer if isinstance(one, LRScheduler) else one for one in trainers]
-        for optimizer in dict.fromkeys(optimizers):
+        for optimizer in optimizers_of(made):
             if optimizer in _BATCHES:
                 raise InvalidValueError(
                     f"{type(optimizer).__name__} accumulates the gradients of {_BATCHES[optimizer]} batches already; "

@@ -76,7 +76,12 @@ def ftrl(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) 
 
 
 def gradient_descent(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Subtract the gradient, multiplied by the learning rate, from a parameter, in place."""
+    """Apply one step of gradient descent to a parameter and, if there is any, to its momentum, in place."""
+    momentum = state.get("momentum")
+    if momentum is not None:
+        momentum *= settings["momentum"]
+        momentum += grad
+        grad = grad + settings["momentum"] * momentum if settings.get("nesterov") else momentum
     param -= grad * settings["lr"]
 
 

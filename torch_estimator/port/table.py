@@ -51,7 +51,7 @@ _HASH = (
 _ROWS_OF_BATCH = (
     "in an embedding table only the rows of a batch are updated; TensorFlow's Adam moves the other rows, too"
 )
-_MOMENTUM = "write functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)"
+_AVERAGE = "wrap the optimizer in te.optim.moving_average(optimizer, 0.99): docs/guides/optimizers.md"
 _CLIP = "wrap the optimizer in te.optim.clip_gradients_by_norm or te.optim.clip_gradients_by_value"
 _EMBEDDING_ONLY_TF = {
     "ckpt_to_load_from": _NO_CHECKPOINT_OF_COLUMN,
@@ -64,9 +64,9 @@ _KERAS_BY_HAND = {
     "clipvalue": _CLIP,
     "global_clipnorm": _CLIP,
     "weight_decay": "write te.optim.AdamW(lr=0.001, weight_decay=0.01)",
-    "use_ema": "leave the argument out; there is no average of weights",
-    "ema_momentum": "leave the argument out; there is no average of weights",
-    "ema_overwrite_frequency": "leave the argument out; there is no average of weights",
+    "use_ema": _AVERAGE,
+    "ema_momentum": _AVERAGE,
+    "ema_overwrite_frequency": _AVERAGE,
     "decay": "use a schedule, as docs/migrate/names.md shows",
 }
 
@@ -111,7 +111,7 @@ _KERAS_OPTIMIZERS = {
         "learning_rate_power initial_accumulator_value l1_regularization_strength l2_regularization_strength",
         "0.001",
     ),
-    "SGD": _keras("te.optim.SGD", "momentum", "0.01", by_hand={"momentum": _MOMENTUM, "nesterov": _MOMENTUM}),
+    "SGD": _keras("te.optim.SGD", "momentum nesterov", "0.01"),
 }
 
 
@@ -303,6 +303,12 @@ RENAMED: dict[str, Renamed] = {
     "train.GradientDescentOptimizer": Renamed(
         target="te.optim.SGD", order="learning_rate use_locking name", removed=_OPTIMIZER_REMOVED
     ),
+    "train.MomentumOptimizer": Renamed(
+        target="te.optim.SGD",
+        order="learning_rate momentum use_locking name use_nesterov",
+        names={"use_nesterov": "nesterov"},
+        removed=_OPTIMIZER_REMOVED,
+    ),
     "train.RMSPropOptimizer": Renamed(
         target="te.optim.RMSProp",
         order="learning_rate decay momentum epsilon use_locking centered name",
@@ -462,7 +468,7 @@ ADVICE: dict[str, str] = {
     "contrib.summary": "use te.summary.scalar, histogram or image in a module's forward or in a loss",
     "train.Scaffold": "delete it: docs/migrate/tf1.md, Hooks and scaffolds",
     "train.init_from_checkpoint": "use te.WarmStartSettings, or load_state_dict in the model_fn",
-    "train.ExponentialMovingAverage": _MISSING,
+    "train.ExponentialMovingAverage": _AVERAGE,
     "contrib.estimator": "use the class or head of the same kind in te: docs/migrate/names.md, Estimators",
     "contrib.crf": _MISSING,
     "contrib.rnn": "use nn.LSTM or nn.GRU in a torch module",
@@ -569,7 +575,6 @@ ADVICE: dict[str, str] = {
     "estimator.CheckpointSaverHook": "delete it; te.RunConfig says how often checkpoints are saved",
     "train.FeedFnHook": "delete it; use te.data.Dataset.from_iterable",
     # Optimizers and schedules.
-    "train.MomentumOptimizer": "write functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)",
     "train.AdadeltaOptimizer": "write functools.partial(torch.optim.Adadelta, lr=0.001, rho=0.95, eps=1e-8)",
     "train.ProximalAdagradOptimizer": "write te.optim.Ftrl(lr=0.1, l1_regularization_strength=0.01)",
     "train.exponential_decay": _SCHEDULE,

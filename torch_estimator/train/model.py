@@ -27,6 +27,7 @@ from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.companions import AVERAGE, companions_of, is_of_companion, with_companions
 from torch_estimator.optim.gradient_accumulation import accumulations_of, is_accumulated
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, to_tensors, weight_arguments
@@ -165,22 +166,17 @@ class Model:
                 optimizers = None
             elif optimizers is not None:
                 checkpoint = with_slots_for(checkpoint, self.module, optimizers)
-        slots = None
-        if optimizers is not None and not accumulations_of(optimizers):
-            # Drop the sums of a training that accumulated gradients: this one does not.
-            sums = [name for name in checkpoint.slots if is_accumulated(name)]
-            checkpoint = dataclasses.replace(checkpoint, slots=without(checkpoint.slots, sums))
-        if optimizers is not None and all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
-            named = named_slots(self.module, optimizers)
-            slots = {name: one for name, one in named.items() if name in checkpoint.slots or not is_accumulated(name)}
         check_compatible(checkpoint, variables)
         if optimizers is not None:
-            _check_kinds(checkpoint, optimizers)
-            check_compatible(checkpoint, variables, slots)
+            checkpoint = self._checked_slots(checkpoint, optimizers)
         with torch.no_grad():
             _copy(checkpoint.variables, variables)
             if optimizers is not None:
-                restore_slots(self.module, optimizers, checkpoint.slots)
+                for companion in companions_of(optimizers):
+                    companion.start_over()
+                restore_slots(self.module, with_companions(optimizers), checkpoint.slots)
+            elif self.spec.mode != ModeKeys.TRAIN:
+                _use_averages(checkpoint, variables)
         self._buffers.restore(checkpoint.state.get(_LOSS_BUFFERS, {}))
         self.structure = checkpoint.state.get(_STRUCTURE)
         if self.spec.transform is not None:
@@ -211,6 +207,26 @@ class Model:
                 f"{', '.join(map(repr, columns))}, whose farmhash an export must hold; train on them here first, with "
                 "te.optim.SGD(lr=0.0) after import-checkpoint --weights-only if the weights are to stay."
             )
+
+    def _checked_slots(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer]) -> Checkpoint:
+        """Check that optimizers can go on with the state in a checkpoint; return it without state of no use to them."""
+        _check_kinds(checkpoint, optimizers)
+        slots = named_slots(self.module, with_companions(optimizers))
+        unused = [
+            name
+            for name in checkpoint.slots
+            if (is_of_companion(name) and name not in slots)
+            or (is_accumulated(name) and not accumulations_of(optimizers))
+        ]
+        checkpoint = dataclasses.replace(checkpoint, slots=without(checkpoint.slots, unused))
+        if all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
+            needed = {
+                name: one
+                for name, one in slots.items()
+                if name in checkpoint.slots or not (is_accumulated(name) or is_of_companion(name))
+            }
+            check_compatible(checkpoint, checkpoint.variables, needed)
+        return checkpoint
 
     def _check_hashes(self, imported: Checkpoint) -> None:
         """Check that strings get the ids that a checkpoint of TensorFlow was trained with."""
@@ -311,6 +327,15 @@ def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, tensor in target.items():
         copy_saved(tensor, source, name)
+
+
+def _use_averages(checkpoint: Checkpoint, variables: Mapping[str, Tensor]) -> None:
+    """Copy the moving averages in a checkpoint into the variables that they belong to, and log that."""
+    averages = {name: slot for name in variables if (slot := f"{name}/{AVERAGE}") in checkpoint.slots}
+    for name, slot in averages.items():
+        copy_saved(variables[name], checkpoint.slots, slot)
+    if averages:
+        logger.info("Using the moving averages of %d variables, not the variables themselves.", len(averages))
 
 
 class LossBuffers:

@@ -14,6 +14,8 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
+from torch_estimator.optim.companions import companions_of
+from torch_estimator.optim.moving_average import MovingAverage
 from torch_estimator.train.accumulation import Accumulation
 from torch_estimator.train.foreign_parameters import check_leaves
 from torch_estimator.train.live_group import LiveGroup
@@ -82,6 +84,14 @@ class TrainStep:
         self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
         owned = [(one, owner) for one, (owner, _) in zip(self.dense, self._dense_groups, strict=True)]
+        self._moving_averages = [
+            (averages, parameter, LiveGroup(group), by_parameter[parameter][0])
+            for averages in companions_of(self.optimizers)
+            if isinstance(averages, MovingAverage)
+            for group in averages.param_groups
+            for parameter in group["params"]
+            if parameter in by_parameter
+        ]
         self.accumulation = Accumulation(self.optimizers, owned, self.tables, averages=averages)
         # Each clipping gets the indices of its gradients in the list of all gradients: of `dense`, then of `tables`.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
@@ -211,12 +221,20 @@ class TrainStep:
             )
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
-        """Run the optimizers of `torch.optim` on the gradients that `compute` returned."""
+        """Run the optimizers of `torch.optim` on the gradients that `compute` returned, and update the averages."""
         self.assign(left)
         for other in self.other_optimizers:
             if other not in self.accumulation.waiting:
                 other.step()
         self.assign([None] * len(left))
+        self.average()
+
+    def average(self) -> None:
+        """Update the moving averages of the weights; called after the weights were updated."""
+        with torch.no_grad():
+            for averages, parameter, group, owner in self._moving_averages:
+                if owner not in self.accumulation.waiting:
+                    self.update(averages, parameter, parameter, group)
 
     def assign(self, left: Sequence[Tensor | None]) -> None:
         """Set ``grad`` of the parameters in `other_optimizers` to the gradients that `compute` returned."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torch_estimator import files
@@ -16,6 +17,7 @@ from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cluster.task import Task
 from torch_estimator.data.stream import StateMismatch
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
@@ -23,6 +25,7 @@ from torch_estimator.hooks.logging_tensor import LoggingTensorHook
 from torch_estimator.hooks.step_counter import StepCounterHook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.optim.companions import companions_of, with_companions
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import InputFn
 from torch_estimator.strategy import Session, SharedEvaluator
@@ -147,8 +150,9 @@ class Training:
         that they were made with.
         """
         self.optimizers, self.schedules = self.model.make_optimizers()
+        check_companions(self.optimizers, self.task)
         make_sums(self.model.module, self.optimizers, self.task)
-        self._numbers = OptimizerNumbers(self.optimizers)
+        self._numbers = OptimizerNumbers(with_companions(self.optimizers))
 
     def restore(self, own_state: Mapping[str, Any]) -> None:
         """Restore the model, the optimizers and the schedules from the checkpoint, if there is one.
@@ -318,7 +322,7 @@ class Training:
 
     def slots(self) -> dict[str, Tensor]:
         """Return the optimizers' state tensors by their names in checkpoints."""
-        return named_slots(self.model.module, self.optimizers)
+        return named_slots(self.model.module, with_companions(self.optimizers))
 
     def trained_variables(self) -> dict[str, Tensor]:
         """Return the parameters that an optimizer updates, by their names in checkpoints."""
@@ -437,6 +441,15 @@ def own_state(state: Mapping[str, Any], rank: int, size: int, own_keys: Sequence
         )
         return {key: value for key, value in own.items() if key not in (*INPUT_POSITION, *own_keys, REPLICAS)}
     return {**own, **(saved[rank] or {})}
+
+
+def check_companions(optimizers: Sequence[torch.optim.Optimizer], task: Task) -> None:
+    """Raise InvalidValueError if optimizers have companions and the task is one of a cluster with parameter servers."""
+    if task.num_ps and companions_of(optimizers):
+        raise InvalidValueError(
+            "te.optim.moving_average does not work with parameter servers, each of which updates its part of the "
+            "weights on its own; leave it out, or train without parameter servers."
+        )
 
 
 def log_end(result: TrainingResult) -> None:
