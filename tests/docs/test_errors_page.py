@@ -19,9 +19,12 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 import torch_estimator as te
+from tests.checkpoint.tensorflow_checkpoints import FOLDER
 from tests.docs.pages import ROOT, blocks
 from torch_estimator import feature_column as fc
 from torch_estimator.data import Dataset
+from torch_estimator.registry import Registry
+from torch_estimator.serving.batch_prediction.inputs import format_of
 
 MESSAGES = [block.code.strip() for block in blocks(ROOT / "docs" / "errors.md") if block.language == "text"]
 
@@ -157,6 +160,24 @@ def key_without_input() -> None:
     export(te.forward_features(linear(), "key").train(batches, steps=1))
 
 
+def tfrecord(feature: Any, **columns: Any) -> None:
+    te.data.write_tfrecord("rows.tfrecord", columns)
+    list(Dataset.from_tfrecord("rows.tfrecord", schema={"x": feature}).batch(2))
+
+
+def text_as_tfrecord() -> None:
+    Path("rows.tfrecord").write_text("x,y\n1.0,2.0\n" * 10)
+    list(Dataset.from_tfrecord("rows.tfrecord", schema={"x": te.data.FixedLenFeature([], "float32")}).batch(2))
+
+
+def same_version_twice() -> None:
+    registry = Registry("registry")
+    registry.create_model("model")
+    path = export(linear().train(batches, steps=1))
+    for _ in range(2):
+        registry.create_version("model", 1, path)
+
+
 def exported() -> te.ExportedModel:
     return te.ExportedModel.load(export(linear().train(batches, steps=1)))
 
@@ -276,6 +297,17 @@ PROVOKED: dict[str, Callable[..., object]] = {
     "Input … was missing": lambda: exported().predict({}),
     "Unexpected tensor name": lambda: exported().predict({"x": [1.0], "y": [1.0]}),
     "Input … takes": lambda: exported().predict({"x": ["a"]}),
+    "no record begins here": text_as_tfrecord,
+    "the feature is missing": lambda: tfrecord(te.data.FixedLenFeature([], "float32"), y=[1.0]),
+    "the values are": lambda: tfrecord(te.data.FixedLenFeature([], "int64"), x=[1.0]),
+    "there are … values, but the schema": lambda: tfrecord(te.data.FixedLenFeature([], "float32"), x=[[1.0, 2.0]]),
+    "there is no checkpoint of TensorFlow": lambda: te.import_tf_checkpoint("nothing", nn.Linear(1, 1), {}),
+    "… does not fit the module": lambda: te.import_tf_checkpoint(
+        FOLDER / "own_v1", nn.ModuleDict({"hidden": nn.Linear(108, 5)}), {"dense": "hidden"}
+    ),
+    "the name of … does not tell": lambda: format_of(["rows.txt"]),
+    "there is no model": lambda: Registry("registry").read_model("model"),
+    "version … of the model … exists already": same_version_twice,
 }
 
 

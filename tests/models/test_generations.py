@@ -36,27 +36,26 @@ def test_arguments_and_their_defaults_are_tensorflows(generation: str, name: str
     [
         (
             lambda: te.DNNClassifier([2], [X]),
-            "Optimizer: Adagrad with learning rate 0.05, loss_reduction 'sum', as in TF 1.x; in TF 2.x (te.v2): "
-            "Adagrad with learning rate 0.001, loss_reduction 'sum_over_batch_size'.",
+            "Optimizer: Adagrad(lr=0.05), loss_reduction='sum' (TF 1.x; te.v2: Adagrad(lr=0.001), "
+            "loss_reduction='sum_over_batch_size').",
         ),
         (
             lambda: te.v2.DNNRegressor([2], [X], optimizer="SGD", loss_reduction="mean"),
-            "Optimizer: SGD with learning rate 0.01, as in TF 2.x; in TF 1.x (te): SGD with learning rate 0.05.",
+            "Optimizer: SGD(lr=0.01) (TF 2.x; te: SGD(lr=0.05)).",
         ),
         (
             lambda: te.v2.LinearClassifier([X], optimizer=None),
-            "Optimizer: Ftrl with learning rate 0.2, loss_reduction 'sum_over_batch_size', as in TF 2.x; in TF 1.x "
-            "(te): Ftrl with learning rate 0.2, loss_reduction 'sum'.",
+            "Optimizer: Ftrl(lr=0.2), loss_reduction='sum_over_batch_size' (TF 2.x; te: loss_reduction='sum').",
         ),
         (
             lambda: te.DNNLinearCombinedEstimator(
                 te.BinaryClassHead(), linear_feature_columns=[X], dnn_feature_columns=[X], dnn_hidden_units=[2]
             ),
-            "Optimizer: Ftrl with learning rate 0.005, Adagrad with learning rate 0.001, as in both TF 1.x and TF 2.x.",
+            "Optimizer: Ftrl(lr=0.005), Adagrad(lr=0.001) (TF 1.x and TF 2.x).",
         ),
         (
             lambda: te.v2.BaselineEstimator(te.BinaryClassHead()),
-            "Optimizer: Ftrl with learning rate 0.3, as in both TF 1.x and TF 2.x.",
+            "Optimizer: Ftrl(lr=0.3) (TF 1.x and TF 2.x).",
         ),
     ],
 )

@@ -476,6 +476,33 @@ def test_a_state_that_is_read_during_pushes_is_of_one_moment(served: Served) -> 
         np.testing.assert_array_equal(one, expected[f"table/{index}/value"])
 
 
+def test_a_server_that_stops_answering_is_named_soon_and_once(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "worker 0" in record.getMessage()]
+
+    def answer_once_missed() -> None:
+        while not told():
+            time.sleep(0.01)
+        relay.lets_replies_through.set()
+
+    caplog.set_level(logging.INFO)
+    served.start()
+    with (
+        closing(Relay(served.address)) as relay,
+        closing(ServerClient("worker 0", 1, [relay.address], wait_secs=60)) as client,
+    ):
+        client.log_every_secs = 30
+        client.request_all(Kind.HELLO)
+        relay.lets_replies_through.clear()
+        answering = threading.Thread(target=answer_once_missed, daemon=True)
+        answering.start()
+        assert Served(relay.address, client, answering).push(client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        answering.join()
+        missed, answered = told()
+    assert re.fullmatch(rf"worker 0 has waited \d+ s for ps 0 at {relay.address}\.", missed)
+    assert re.fullmatch(r"ps 0 has answered worker 0 after \d+ s\.", answered)
+
+
 def test_input_cursors_are_kept_for_workers_that_come_back(served: Served) -> None:
     served.start(cursors={"0": {"row": 7}, "1": {"row": 3}})
     told = served.client.request_all(Kind.HELLO)[0][1]

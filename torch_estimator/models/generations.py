@@ -74,16 +74,14 @@ class Generation:
         other = V2 if self is V1 else V1
         with_loss = loss_reduction is not None and LossReduction.of(loss_reduction) is self.loss_reduction
         ours, theirs = self._described(named, with_loss), other._described(named, with_loss)
-        if ours == theirs:
-            logger.info("Optimizer: %s, as in both %s and %s.", ours, V1.name, V2.name)
-        else:
-            logger.info("Optimizer: %s, as in %s; in %s (%s): %s.", ours, self.name, other.name, other.classes, theirs)
+        generations = f"{V1.name} and {V2.name}"
+        if others := [setting for setting in theirs if setting not in ours]:
+            generations = f"{self.name}; {other.classes}: {', '.join(others)}"
+        logger.info("Optimizer: %s (%s).", ", ".join(ours), generations)
 
-    def _described(self, named: Sequence[tuple[str, float | None]], with_loss: bool) -> str:
-        texts = [f"{name} with learning rate {self.rate(name, rate):g}" for name, rate in named]
-        if with_loss:
-            texts.append(f"loss_reduction {self.loss_reduction.value!r}")
-        return ", ".join(texts)
+    def _described(self, named: Sequence[tuple[str, float | None]], with_loss: bool) -> list[str]:
+        settings = [f"{name}(lr={self.rate(name, rate):g})" for name, rate in named]
+        return [*settings, f"loss_reduction={self.loss_reduction.value!r}"] if with_loss else settings
 
 
 _KERAS: dict[str, Callable[[float], OptimizerFactory]] = {

@@ -51,6 +51,8 @@ logger = logging.getLogger("torch_estimator")
 # was, the worker sends its unanswered requests again.
 _WAIT_MS = 50
 _LOG_EVERY_SECS = 10.0
+# A server that trains is missed sooner. Other replies, such as the whole state, may take that long to send.
+_LOG_OUTAGE_AFTER_SECS = 2.0
 _CHECK_FOR_END_EVERY_SECS = 1.0
 
 # Limits on the wait for a reply after SIGTERM has come. A server that cannot be reached may only be reconnecting. A
@@ -212,11 +214,14 @@ class ServerClient:
     def _wait_for_reply(self, connection: _Connection, request: Frames) -> tuple[Header, Frames]:
         started = logged = checked = time.monotonic()
         ends_at = math.inf
-        number = Header.unpack(request[0]).number
+        asked = Header.unpack(request[0])
         while True:
-            reply = connection.reply_to(number)
+            reply = connection.reply_to(asked.number)
             if reply is not None:
                 header, frames = reply
+                if logged > started:
+                    secs = time.monotonic() - started
+                    logger.info("%s has answered %s after %.0f s.", connection.name, self.name, secs)
                 if header.kind is Kind.REFUSED:
                     content = unpack_arrays(frames)[0]
                     if content.get(OTHER_RUN) and self.is_over():
@@ -243,7 +248,10 @@ class ServerClient:
             most = self._wait_secs + (self.held_back_secs if connection.is_connected else 0.0)
             if now > started + most:
                 raise self._lost(connection, most)
-            if now > logged + self.log_every_secs:
+            # A server that is connected may hold back the reply until slower workers have caught up.
+            may_be_missed = asked.kind is Kind.EXCHANGE and not (connection.is_connected and self.held_back_secs)
+            is_first = logged == started and may_be_missed
+            if now > logged + (min(_LOG_OUTAGE_AFTER_SECS, self.log_every_secs) if is_first else self.log_every_secs):
                 logged = now
                 server = f"{connection.name} at {connection.address}"
                 logger.warning("%s has waited %.0f s for %s.", self.name, now - started, server)

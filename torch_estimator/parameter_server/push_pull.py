@@ -309,7 +309,7 @@ class PushPullSteps:
         # Report the input cursor at once. The restored server knows only the cursor in the checkpoint, and a process
         # that replaced this one would start there and read all batches since then again.
         self._reported_at = -math.inf
-        self._server_state.restore(servers)
+        self._server_state.restore(servers, self.global_step)
 
     def _write(self, rows: Sequence[UniqueRows], replies: Mapping[int, tuple[Header, Frames]]) -> None:
         """Write the pulled parameters, which the servers' replies contain, into the model."""
@@ -387,7 +387,7 @@ class PushPullSteps:
     def refresh(self, context: RunContext) -> None:
         """Copy the servers' state into the model and the optimizers, and their global step into the context."""
         self._flush()
-        step = self._server_state.read_back()
+        step = self._server_state.read_back(self.global_step)
         if step < self.global_step:
             self._reported_at = -math.inf
         self.global_step = context.global_step = step

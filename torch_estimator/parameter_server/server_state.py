@@ -146,11 +146,12 @@ class ServerState:
                     raise TrainingIsOver from error
                 raise
 
-    def restore(self, servers: Sequence[int]) -> None:
+    def restore(self, servers: Sequence[int], was_at: int) -> None:
         """Restore restarted servers from the last checkpoint; as a worker, wait until the chief has done so.
 
         Args:
             servers: Indices of the servers.
+            was_at: The last known global step, for the log.
 
         Raises:
             ClusterError: There is no checkpoint, or the chief has not restored them in time.
@@ -169,12 +170,17 @@ class ServerState:
         checkpoint = load_checkpoint(training.model_dir)
         training.model.restore(checkpoint, training.optimizers)
         logger.warning(
-            "%s has lost what it held; restoring it from the checkpoint of global step %d.", names, checkpoint.step
+            "%s has lost what it held; restoring it from the checkpoint of global step %d. Training was at step %d.",
+            names,
+            checkpoint.step,
+            was_at,
         )
         self._start(servers, checkpoint.step)
 
-    def read_back(self) -> int:
+    def read_back(self, was_at: int) -> int:
         """Copy the state of all servers into the model and the optimizers; return the global step.
+
+        `was_at` is the last known global step, for the log.
 
         The state of each server is that of one moment. There is no barrier across servers, so these moments differ.
         """
@@ -183,7 +189,7 @@ class ServerState:
             empty = [index for index, (header, _, _) in enumerate(replies) if header.kind is Kind.EMPTY]
             if not empty:
                 break
-            self.restore(empty)
+            self.restore(empty, was_at)
         for server, (_, _, arrays) in enumerate(replies):
             self._placement.write_state(server, arrays)
         header, content, _ = replies[0]
