@@ -19,7 +19,7 @@ from torch_estimator.cli import main
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
-from torch_estimator.tfrecord.encoder import ExampleEncoder
+from torch_estimator.tfrecord.encoder import encode_example
 
 COLUMNS = [
     fc.numeric_column("age", shape=(2,), default_value=[40.0, 1.0]),
@@ -38,7 +38,7 @@ FILLED = {"age": [40.0, 1.0], "job": "", "level": -1, "tags": []}
 
 
 def serialized(row: dict[str, Any]) -> bytes:
-    return ExampleEncoder().encode(row, 0)
+    return encode_example(row)
 
 
 def in_json(row: dict[str, Any]) -> dict[str, str]:
