@@ -16,9 +16,16 @@ import pytest
 import torch_estimator as te
 from tests.data.positions import check_every_position, numbers
 from torch_estimator import feature_column as fc
-from torch_estimator.data import Dataset, FixedLenFeature, SparseFeature, VarLenFeature, write_tfrecord
+from torch_estimator.data import (
+    Dataset,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    SparseFeature,
+    VarLenFeature,
+    write_tfrecord,
+)
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
-from torch_estimator.tfrecord.encoder import ExampleEncoder
+from torch_estimator.tfrecord.encoder import encode_example
 from torch_estimator.tfrecord.records import record
 
 ROWS = 4000
@@ -89,8 +96,9 @@ def test_a_damaged_record_is_named_or_left_out(
     places = positions(path)
     # Also the first and the last record, and the first one of a range.
     at_range = next(place for place, at in enumerate(places) if at >= 3 * 2**16)
+    whole = path.read_bytes()
     for place in (0, at_range, 700, len(places) - 1):
-        write_many(tmp_path)
+        path.write_bytes(whole)
         damage(path, places[place] + part)
         data = Dataset.from_tfrecord(path, schema=SPEC)
         kept = Dataset.from_tfrecord(path, schema=SPEC, ignore_errors=True)
@@ -124,7 +132,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
 
 
 def test_records_that_hold_records_are_no_records(tmp_path: Path) -> None:
-    inner = b"".join(record(ExampleEncoder().encode({"x": -1}, 0)) for _ in range(1500))
+    inner = b"".join(record(encode_example({"x": -1})) for _ in range(1500))
     path = tmp_path / "nested.tfrecord"
     write_tfrecord(path, [{"x": i, "filler": bytes(30_000) + inner[: 50 * i]} for i in range(100)])
     data = Dataset.from_tfrecord(path, schema=SPEC)
@@ -212,6 +220,33 @@ def test_sparse_features_become_dense(tmp_path: Path) -> None:
     assert features["s"].tolist() == [[2, 0, 1], [0, 0, 0], [0, 3, 0]]
 
 
+def test_feature_lists_are_found_without_a_schema_and_resume_and_cache(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tfrecord"
+    rows: list[dict[str, Any]] = [
+        {"x": i, "bought": i % 2, "shop": list(range(i % 4)), "seen": [["a"] * (i % 3), ["b"]][: i % 3]}
+        for i in range(50)
+    ]
+    rows[1]["note"] = "rare"
+    write_tfrecord(path, rows, sequence_columns=["shop", "seen"])
+
+    def make() -> Dataset:
+        return Dataset.from_tfrecord(path, label="bought").shuffle(20, seed=1).padded_batch(4)
+
+    features, labels = next(iter(make()))
+    assert labels.tolist() == [x % 2 for x in features["x"]]
+    assert features["shop_length"].tolist() == [x % 4 for x in features["x"]]
+    assert [sum(map(bool, one.ravel())) for one in features["seen"]] == [[0, 1, 3][x % 3] for x in features["x"]]
+    assert check_every_position(make, compared=2) == 13
+    cached = Dataset.from_tfrecord(path).cache(str(tmp_path / "cache")).batch(50)
+    for _ in range(2):
+        (features,) = cached
+        assert features["seen"][2].tolist() == [["a", "a"], ["b", ""]]
+    labelled = Dataset.from_tfrecord(path, sequence_schema={"seen": VarLenFeature("string")}, label="seen")
+    features, labels = next(iter(labelled.batch(3)))
+    assert sorted(features) == ["bought", "note", "x"]
+    assert labels.shape == (3, 2, 2)
+
+
 def test_files_may_be_remote(tmp_path: Path) -> None:
     for number in range(3):
         write_tfrecord(f"memory://records/part-{number}.tfrecord.gz", {"x": [number, number + 10]})
@@ -263,6 +298,24 @@ def test_a_model_trains_on_the_schema_of_its_columns(tmp_path: Path) -> None:
             "does not fit into int64",
         ),
         (lambda: write_tfrecord("x", [[1]]), InvalidTypeError, r"row 0 is \[1\]"),
+        (lambda: write_tfrecord("x", {"a": [1]}, sequence_columns=["b"]), InvalidValueError, "has 'b', but no row has"),
+        (lambda: write_tfrecord("x", {"a": ["b"]}, sequence_columns=["a"]), InvalidTypeError, "a list of steps, but"),
+        (
+            lambda: write_tfrecord("x", [{"a": [1]}, {"a": [2, 0.5]}], sequence_columns=["a"]),
+            InvalidTypeError,
+            "'a' of row 1 holds float32, but the rows before hold int64",
+        ),
+        (lambda: FixedLenSequenceFeature([], "int64", default_value=-1), InvalidValueError, r"None, but got -1; pad"),
+        (
+            lambda: Dataset.from_tfrecord("x", sequence_schema={"x": FixedLenFeature([], "int64")}),
+            InvalidTypeError,
+            "a feature list is read by FixedLenSequenceFeature.* has 'x': FixedLen",
+        ),
+        (
+            lambda: Dataset.from_tfrecord("x", schema=SPEC, sequence_schema={"x": VarLenFeature("int64")}),
+            InvalidValueError,
+            "both have 'x'; give the column of one another name",
+        ),
         (lambda: write_tfrecord("x", 5), InvalidTypeError, "takes a dict of columns or rows as dicts"),
     ],
 )
@@ -278,13 +331,16 @@ def test_wrong_arguments_are_refused(
 def test_tables_and_missing_values_are_written(tmp_path: Path) -> None:
     path = tmp_path / "table.tfrecord"
     table = pa.table({"n": [1, None, 3], "words": [["a"], None, []], "b": [True, False, None]})
+    table = table.append_column("job", pa.array(["x", None, "y"]).dictionary_encode())
     assert write_tfrecord(path, table) == 3
     schema = {
         "n": FixedLenFeature([], "int64", -1),
         "words": VarLenFeature("string"),
         "b": FixedLenFeature([], "int64", 9),
+        "job": FixedLenFeature([], "string", "none"),
     }
     (features,) = Dataset.from_tfrecord(path, schema=schema).batch(3)
     assert features["n"].tolist() == [1, -1, 3]
     assert features["words"].tolist() == [["a"], [""], [""]]
     assert features["b"].tolist() == [1, 0, 9]
+    assert features["job"].tolist() == ["x", "none", "y"]

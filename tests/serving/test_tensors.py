@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tests.serving.served import INPUTS
 from torch_estimator.export.signatures import PREDICT, Signature
 from torch_estimator.serving.errors import RequestError
-from torch_estimator.serving.tensors import DATATYPES, InputTensor, joined_bytes, read_columns, split_bytes, to_bytes
+from torch_estimator.serving.tensors import (
+    DATATYPES,
+    InputTensor,
+    joined_bytes,
+    read_columns,
+    split_bytes,
+    texts_of,
+    to_bytes,
+)
 
 SIGNATURE = Signature(method_name=PREDICT, inputs=INPUTS, outputs={})
 
@@ -46,7 +54,7 @@ def problem(*tensors: InputTensor) -> str:
 
 @given(st.lists(st.text()))
 def test_texts_survive_the_binary_form(texts: list[str]) -> None:
-    assert split_bytes(joined_bytes(texts), len(texts), "text") == texts
+    assert texts_of(split_bytes(joined_bytes(texts), len(texts), "text"), "text") == texts
 
 
 @given(st.data())
@@ -65,7 +73,7 @@ def test_numbers_survive_the_binary_form(data: st.DataObject) -> None:
 @given(st.binary(max_size=64), st.integers(0, 2**63))
 def test_any_bytes_are_texts_or_an_error(data: bytes, count: int) -> None:
     try:
-        texts = split_bytes(data, count, "text")
+        texts = texts_of(split_bytes(data, count, "text"), "text")
     except RequestError as error:
         assert error.status == 400
     else:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
 
 import torch_estimator as te
 from tests.export.models import model_of
@@ -19,7 +24,11 @@ from torch_estimator.cli import main
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
-from torch_estimator.tfrecord.encoder import ExampleEncoder
+from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving.grpc_server import SERVICE, GrpcServer, reserve_port
+from torch_estimator.serving.options import ServedModel, ServingOptions
+from torch_estimator.serving.service import PredictionService
+from torch_estimator.tfrecord.encoder import encode_example
 
 COLUMNS = [
     fc.numeric_column("age", shape=(2,), default_value=[40.0, 1.0]),
@@ -38,7 +47,7 @@ FILLED = {"age": [40.0, 1.0], "job": "", "level": -1, "tags": []}
 
 
 def serialized(row: dict[str, Any]) -> bytes:
-    return ExampleEncoder().encode(row, 0)
+    return encode_example(row)
 
 
 def in_json(row: dict[str, Any]) -> dict[str, str]:
@@ -125,6 +134,54 @@ def test_a_server_takes_them(base: Path) -> None:
         status, message = error_of(predict(app, {"instances": [in_json(ROWS[0]), in_json({"age": [1.0, 2.0]})]}))
         assert status == 400
         assert message == "Instance 1: Input inputs: 'size': the feature is missing and has no default."
+
+
+def test_triton_clients_send_them_over_grpc(base: Path) -> None:
+    examples = [serialized(row) for row in ROWS]
+    wanted = ExportedModel.load(base / "examples").predict({"examples": examples})
+    with pytest.raises(UnicodeDecodeError):
+        examples[0].decode()
+    settings, reserved = reserve_port(
+        ServingOptions(models=(ServedModel(name="small", path=str(base / "examples")),), grpc_port=0)
+    )
+    assert reserved is not None
+    service = PredictionService(settings)
+
+    def ask(client: triton.InferenceServerClient, texts: list[bytes]) -> Any:
+        given = triton.InferInput("examples", [len(texts)], "BYTES")
+        given.set_data_from_numpy(np.array(texts, dtype=object))
+        return client.infer("small", [given], parameters={"signature_name": "predict"})
+
+    def check() -> None:
+        with triton.InferenceServerClient(f"127.0.0.1:{settings.grpc_port}") as client:
+            found = ask(client, examples)
+            np.testing.assert_allclose(found.as_numpy("logistic"), wanted["logistic"], atol=1e-6)
+            with pytest.raises(InferenceServerException, match=r"Instance 1: .*the record is not a tf.Example"):
+                ask(client, [examples[0], b"\xff"])
+        typed = service_pb2.ModelInferRequest(model_name="small")
+        typed.parameters["signature_name"].string_param = "predict"
+        tensor = typed.inputs.add(name="examples", datatype="BYTES", shape=[len(examples)])
+        tensor.contents.bytes_contents.extend(examples)
+        with grpc.insecure_channel(f"127.0.0.1:{settings.grpc_port}") as channel:
+            answer = channel.unary_unary(f"/{SERVICE}/ModelInfer")(typed.SerializeToString(), timeout=60)
+            outputs = {one.name: one for one in service_pb2.ModelInferResponse.FromString(answer).outputs}
+            found = outputs["logistic"].contents.fp32_contents
+            np.testing.assert_allclose(found, wanted["logistic"].ravel(), atol=1e-6)
+
+    async def serve() -> None:
+        server = GrpcServer(ServingApp(service))
+        await server.start()
+        try:
+            await asyncio.to_thread(check)
+        finally:
+            await server.stop_after(lambda: True)
+
+    service.start()
+    try:
+        asyncio.run(serve())
+    finally:
+        service.close()
+        reserved.close()
 
 
 def test_other_features_are_refused() -> None:

@@ -190,10 +190,20 @@ def test_no_damage_of_a_sequence_example_ends_the_process() -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     rows = [case["parsed"] for case in CASES if case["parsed"] is not None]
-    names = ("number", "matrix", "count", "word", "needed", "words", "ids", "weights")
+    names = ("number", "matrix", "count", "word", "needed", "words", "ids", "weights", "pairs")
     written = [{name: row[name] for name in names} for row in rows]
     path = tmp_path / "rows.tfrecord.gz"
     assert te.data.write_tfrecord(path, written) == len(rows)
     (features,) = Dataset.from_tfrecord(path, schema={name: SPEC[name] for name in names}).batch(1000)
     for row, values in enumerate(written):
         check_row(features, row, values)
+
+
+def test_sequences_that_are_written_are_read_again(tmp_path: Path) -> None:
+    rows = [case["parsed"] for case in SEQUENCES if case["parsed"] is not None]
+    written = [{**{name: row[name] for name in row if name != "weights"}, "parts": row["weights"]} for row in rows]
+    path = tmp_path / "sequences"
+    te.data.write_tfrecord(path, written, sequence_columns=["clicks", "points", "names", "words", "parts"])
+    (features,) = sequences(path).padded_batch(100)
+    for row, values in enumerate(rows):
+        check_sequence(features, row, values)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.signatures import ExampleFormat, Signature
 from torch_estimator.json_text import shortened
-from torch_estimator.tfrecord.encoder import ExampleEncoder
+from torch_estimator.tfrecord.encoder import encode_example
 
 _NESTED = {list, dict}
 
@@ -118,7 +118,7 @@ def to_example(instance: Mapping[str, Any], example_format: ExampleFormat) -> by
             value = array.astype(field.dtype)
         row[name] = value
     try:
-        return ExampleEncoder().encode(row, 0)
+        return encode_example(row)
     except (InvalidTypeError, InvalidValueError, ValueError) as error:
         raise InvalidValueError(f"an instance cannot be a tf.Example: {error}") from error
 

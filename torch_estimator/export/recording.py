@@ -18,7 +18,7 @@ from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueEr
 from torch_estimator.export.instances import to_columns, to_rows
 from torch_estimator.export.signatures import Signature
 from torch_estimator.export.warmup import ASSETS_EXTRA, MOST_INSTANCES, WARMUP_FILE
-from torch_estimator.tfrecord.encoder import ExampleEncoder
+from torch_estimator.tfrecord.encoder import encode_example
 
 if TYPE_CHECKING:
     from torch_estimator.export.exported_model import ExportedModel
@@ -174,7 +174,7 @@ def _instance(row: Mapping[str, list[Any]], signature: Signature, receiver: Serv
     if receiver.kind == "csv":
         return dict.fromkeys(signature.inputs, _csv(row, receiver.column_names))
     if receiver.kind == "examples":
-        example = ExampleEncoder().encode({name: _typed(row[name], receiver.inputs[name]) for name in row}, 0)
+        example = encode_example({name: _typed(row[name], receiver.inputs[name]) for name in row})
         return {name: {"b64": base64.b64encode(example).decode()} for name in signature.inputs}
     instance = {}
     for name, info in signature.inputs.items():

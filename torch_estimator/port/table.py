@@ -236,7 +236,7 @@ RENAMED: dict[str, Renamed] = {
     **{
         f"{module}{feature}": Renamed(target=f"te.data.{feature}")
         for module in ("", "io.")
-        for feature in ("FixedLenFeature", "VarLenFeature")
+        for feature in ("FixedLenFeature", "FixedLenSequenceFeature", "VarLenFeature")
     },
     # Serving.
     "estimator.export.build_parsing_serving_input_receiver_fn": Renamed(
@@ -399,6 +399,7 @@ _MODULE = "write it in a torch module: docs/migrate/tf1.md, Layers and losses"
 _FROM_CSV = "te.data.Dataset.from_csv(files, column_names=[…], defaults=[…], label=…) reads and parses the lines"
 _MAKE_CSV = "its defaults are te.data.Dataset.from_csv(files, label=…).shuffle(10_000).repeat().batch(n)"
 _TFRECORD = "te.data.Dataset.from_tfrecord(files, schema=…, label=…) reads and parses the records, many at once"
+_SEQUENCES = "te.data.Dataset.from_tfrecord(files, schema=context, sequence_schema=lists) reads and parses the records"
 _WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
 _SERVING = (
@@ -491,6 +492,10 @@ ADVICE: dict[str, str] = {
     "parse_single_example": _TFRECORD,
     "io.parse_example": _TFRECORD,
     "io.parse_single_example": _TFRECORD,
+    "parse_single_sequence_example": _SEQUENCES,
+    "io.parse_sequence_example": _SEQUENCES,
+    "io.parse_single_sequence_example": _SEQUENCES,
+    "train.SequenceExample": "te.data.write_tfrecord(path, rows, sequence_columns=[…]) writes them",
     "train.Example": _WRITE_TFRECORD,
     "train.Features": _WRITE_TFRECORD,
     "train.Feature": _WRITE_TFRECORD,
@@ -625,7 +630,9 @@ ONLY_1 = (
     "parse_example",
     "parse_single_example",
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "VarLenFeature",
+    "parse_single_sequence_example",
     "global_variables_initializer",
     "truncated_normal",
     "random_uniform",

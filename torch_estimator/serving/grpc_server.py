@@ -41,7 +41,7 @@ from torch_estimator.serving.open_inference import (
     find_version,
 )
 from torch_estimator.serving.options import ServingOptions
-from torch_estimator.serving.tensors import DATATYPES, InputTensor, read_columns, to_bytes
+from torch_estimator.serving.tensors import DATATYPES, InputTensor, read_columns, texts_of, to_bytes
 
 logger = logging.getLogger("torch_estimator")
 
@@ -282,15 +282,16 @@ def read_infer(request: Any, version: Version) -> InferCall:
     inputs = request.inputs
     if raw and len(raw) != len(inputs):
         raise RequestError(400, f"raw_input_contents has {len(raw)} entries, but there are {len(inputs)} inputs.")
+    as_text = version.export.manifest.examples is None
     tensors = []
     for index, one in enumerate(inputs):
         if one.parameters:
             check_parameters(one.parameters, "Input", one.name)
         if raw and one.HasField("contents"):
             raise RequestError(400, f"Input {one.name} has contents beside raw_input_contents; give one of them.")
-        data = raw[index] if raw else _typed_data(one)
+        data = raw[index] if raw else _typed_data(one, as_text=as_text)
         tensors.append(InputTensor(one.name, one.datatype, list(one.shape), data))
-    columns, rows = read_columns(tensors, signature)
+    columns, rows = read_columns(tensors, signature, as_text=as_text)
     requested = [(one.name, _parameters(one)) for one in request.outputs]
     return InferCall(request.id, name, columns, rows, chosen_outputs(requested, signature, bool(raw)))
 
@@ -302,16 +303,11 @@ def _parameters(message: Any) -> dict[str, Any]:
     }
 
 
-def _typed_data(tensor: Any) -> list[Any]:
+def _typed_data(tensor: Any, *, as_text: bool) -> list[Any]:
     field = _CONTENTS.get(tensor.datatype)
     # An unknown datatype is reported when it is compared with the signature.
     elements = list(getattr(tensor.contents, field)) if field is not None else []
-    if tensor.datatype != "BYTES":
-        return elements
-    try:
-        return [element.decode() for element in elements]
-    except UnicodeDecodeError as error:
-        raise RequestError(400, f"Input {tensor.name} has an element that is not UTF-8.") from error
+    return texts_of(elements, tensor.name) if as_text and tensor.datatype == "BYTES" else elements
 
 
 def write_infer(call: InferCall, result: Result, version: Version) -> Any:

@@ -64,12 +64,13 @@ class InputTensor:
     data: bytes | list[Any]
 
 
-def read_columns(tensors: Iterable[InputTensor], signature: Signature) -> tuple[Columns, int]:
+def read_columns(tensors: Iterable[InputTensor], signature: Signature, *, as_text: bool = True) -> tuple[Columns, int]:
     """Return the inputs of a request by column, and the number of instances.
 
     Args:
         tensors: The inputs.
         signature: The signature that they are for.
+        as_text: Whether elements of BYTES are text; serialized tf.Examples are not.
 
     Raises:
         RequestError: An input is missing, unknown, of another type or shape, or has not as many elements as it says.
@@ -98,7 +99,7 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature) -> tuple[
         elif shape[0] != rows:
             raise RequestError(400, f"Input {name} has {shape[0]} rows, but the inputs before it have {rows}.")
         if count:
-            columns[name] = _column(tensor, info, count)
+            columns[name] = _column(tensor, info, count, as_text=as_text)
             has_elements = True
         else:
             columns[name] = None
@@ -109,7 +110,7 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature) -> tuple[
         # The shape [3000000000, 0] has no element, but would be made into as many empty lists.
         raise RequestError(400, f"The request has {rows} rows, but no element; give one row at a time.")
     for tensor in empty:
-        columns[tensor.name] = _column(tensor, signature.inputs[tensor.name], 0)
+        columns[tensor.name] = _column(tensor, signature.inputs[tensor.name], 0, as_text=as_text)
     if len(columns) < len(signature.inputs):
         _add_defaults(columns, signature, rows)
     return columns, rows
@@ -149,7 +150,7 @@ def _wrong_shape(name: str, shape: Sequence[int], info: TensorInfo) -> RequestEr
     return RequestError(400, f"Input {name} must have the shape [{wanted}], but has {shortened(list(shape))}.")
 
 
-def _column(tensor: InputTensor, info: TensorInfo, count: int) -> Any:
+def _column(tensor: InputTensor, info: TensorInfo, count: int, *, as_text: bool) -> Any:
     """Return the elements of an input with one entry per row: a list, or for numbers in binary form an array.
 
     Types and values in lists are checked by `ExportedModel.predict`.
@@ -159,6 +160,8 @@ def _column(tensor: InputTensor, info: TensorInfo, count: int) -> Any:
         if tensor.datatype != "BYTES":
             return _numbers(tensor, data, info, count)
         elements: list[Any] = split_bytes(data, count, tensor.name)
+        if as_text:
+            elements = texts_of(elements, tensor.name)
     else:
         elements = _flat(data, len(tensor.shape))
         if len(elements) != count:
@@ -211,7 +214,21 @@ def _add_defaults(columns: dict[str, Any], signature: Signature, rows: int) -> N
         columns[name] = [info.default] * rows
 
 
-def split_bytes(data: bytes, count: int, name: str) -> list[str]:
+def texts_of(elements: Sequence[bytes], name: str) -> list[str]:
+    """Return the elements of a BYTES tensor as text.
+
+    Raises:
+        RequestError: An element is not UTF-8.
+    """
+    texts: list[str] = []
+    try:
+        texts.extend(element.decode() for element in elements)
+    except UnicodeDecodeError as error:
+        raise RequestError(400, f"Input {name} has an element {len(texts)} that is not UTF-8.") from error
+    return texts
+
+
+def split_bytes(data: bytes, count: int, name: str) -> list[bytes]:
     """Return the elements of a BYTES tensor in binary form.
 
     Args:
@@ -220,28 +237,25 @@ def split_bytes(data: bytes, count: int, name: str) -> list[str]:
         name: Name of the input, for messages.
 
     Raises:
-        RequestError: There are more or fewer elements, or one is not UTF-8.
+        RequestError: There are more or fewer elements.
 
     >>> split_bytes(joined_bytes(["a", "bc"]), 2, "word")
-    ['a', 'bc']
+    [b'a', b'bc']
     """
     end = len(data)
     if count * _LENGTH.size > end:
         raise RequestError(400, f"Input {name} has {end} bytes, which is too short for {count} elements of BYTES.")
-    texts = []
+    elements = []
     at = 0
     for index in range(count):
         start = at + _LENGTH.size
         at = start + _LENGTH.unpack_from(data, at)[0] if start <= end else end + 1
         if at > end:
             raise RequestError(400, f"Input {name} ends within element {index}, after {end} bytes.")
-        try:
-            texts.append(data[start:at].decode())
-        except UnicodeDecodeError as error:
-            raise RequestError(400, f"Input {name} has an element {index} that is not UTF-8.") from error
+        elements.append(data[start:at])
     if at != end:
         raise RequestError(400, f"Input {name} has {end - at} bytes after its {count} elements.")
-    return texts
+    return elements
 
 
 def joined_bytes(texts: Iterable[str]) -> bytes:

@@ -1,4 +1,4 @@
-"""The functions that read records and tf.Examples: ``examples.c``, or `in_python` where there is no C compiler."""
+"""The functions for records and tf.Examples: ``examples.c``, or `in_python` where there is no C compiler."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -71,6 +72,10 @@ class Engine(Protocol):
 
     def scan(self, data: bytes, position: int, stop: int) -> Scan:
         """Return the records that begin between `position` and `stop`, up to the first one that cannot be read."""
+        ...
+
+    def frame(self, contents: Sequence[bytes]) -> bytes:
+        """Return contents as records, one after the other."""
         ...
 
     def find(self, data: bytes, position: int, stop: int) -> int:
@@ -148,6 +153,13 @@ class _InC:
             ctypes.byref(status),
         )
         return Scan(starts[: count.value].copy(), lengths[: count.value].copy(), int(end), status.value)
+
+    def frame(self, contents: Sequence[bytes]) -> bytes:
+        lengths = np.fromiter(map(len, contents), np.int64, len(contents))
+        framed = np.empty(int(lengths.sum()) + _RECORD_BYTES * len(contents), np.uint8)
+        data = np.frombuffer(b"".join(contents) + b"\0", np.uint8)
+        self._library.frame_records(_address(data), _address(lengths), _int64(len(contents)), _address(framed))
+        return framed.tobytes()
 
     def find(self, data: bytes, position: int, stop: int) -> int:
         content = np.frombuffer(data, np.uint8)

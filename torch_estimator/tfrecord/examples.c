@@ -1,4 +1,5 @@
-/* Reads TFRecord framing and the wire format of tf.Example, without an allocation or a Python object per record.
+/* Reads and writes TFRecord framing, and reads the wire format of tf.Example, without an allocation or a Python object
+   per record.
 
    engine.py compiles this file and calls it; in_python.py has the same functions in Python, for machines without a C
    compiler. All positions are relative to `data`. Nothing here trusts a length: each is compared with what remains. */
@@ -64,8 +65,6 @@ static uint32_t masked(const uint8_t *data, uint64_t size) {
     return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u;
 }
 
-uint32_t masked_crc32c(const uint8_t *data, int64_t size) { return masked(data, (uint64_t)size); }
-
 /* Records. */
 
 static uint64_t little_endian(const uint8_t *data, int bytes) {
@@ -110,6 +109,24 @@ int64_t scan_records(const uint8_t *data, int64_t size, int64_t position, int64_
         position += HEADER + (int64_t)length + FOOTER;
     }
     return position;
+}
+
+static void put_little_endian(uint8_t *out, uint64_t value, int bytes) {
+    for (int byte = 0; byte < bytes; byte++)
+        out[byte] = (uint8_t)(value >> (8 * byte));
+}
+
+/* Writes contents, which are one after the other in `data`, as records to `out`. */
+void frame_records(const uint8_t *data, const int64_t *lengths, int64_t rows, uint8_t *out) {
+    for (int64_t row = 0; row < rows; row++) {
+        uint64_t length = (uint64_t)lengths[row];
+        put_little_endian(out, length, 8);
+        put_little_endian(out + 8, masked(out, 8), 4);
+        memcpy(out + HEADER, data, length);
+        put_little_endian(out + HEADER + length, masked(data, length), 4);
+        data += length;
+        out += HEADER + length + FOOTER;
+    }
 }
 
 /* Returns the first position from `position` up to `stop` at which a valid header of a record stands, or -1. */

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES, masked_crc32c
+from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES, masked_crc32c, record
 
 if TYPE_CHECKING:
     from torch_estimator.tfrecord.engine import Index, Scan
@@ -47,6 +47,11 @@ def scan(data: bytes, position: int, stop: int) -> Scan:
         lengths.append(length)
         position = start + length + FOOTER_BYTES
     return Scan(np.array(starts, np.int64), np.array(lengths, np.int64), position, status)
+
+
+def frame(contents: Sequence[bytes]) -> bytes:
+    """Return contents as records; see `engine.Engine`."""
+    return b"".join(map(record, contents))
 
 
 def find(data: bytes, position: int, stop: int) -> int:

@@ -21,10 +21,12 @@ from torch_estimator.tfrecord.features import (
 Array = np.ndarray[Any, Any]
 
 _KINDS = {"float32": FLOATS, "int64": INTEGERS, "string": BYTES, "bytes": BYTES}
-_MISSING = (
-    "the feature is missing and has no default; give its FixedLenFeature a default_value, or read a VarLenFeature"
-)
-_MISSING_LIST = "the feature is missing; give its FixedLenSequenceFeature allow_missing=True"
+_MISSING = "the feature is missing and has no default"
+_MISSING_LIST = "the feature is missing"
+_CURES = {
+    _MISSING: "give its FixedLenFeature a default_value, or read a VarLenFeature",
+    _MISSING_LIST: "give its FixedLenSequenceFeature allow_missing=True",
+}
 _KIND_NAMES = {FLOATS: "float32", INTEGERS: "int64", BYTES: "string"}
 
 
@@ -36,11 +38,13 @@ class Problem:
         row: Number of the row.
         column: The column, or None if the whole tf.Example is damaged.
         text: The reason, in words that fit after a colon.
+        cure: How to change the schema, in words that fit after the reason, or ''.
     """
 
     row: int
     column: str | None
     text: str
+    cure: str = ""
 
 
 class Examples:
@@ -98,10 +102,11 @@ class Examples:
         for name, feature in self._features.items():
             for reason, mask in self._wrong_by_reason(name, feature).items():
                 if mask[row]:
-                    return Problem(row, name, self._in_words(reason, name, feature, row))
+                    text = self._in_words(reason, name, feature, row)
+                    return Problem(row, name, text, _CURES.get(text, ""))
         for name, one in self._lists.items():
             if one.missing[row]:
-                return Problem(row, name, _MISSING_LIST)
+                return Problem(row, name, _MISSING_LIST, _CURES[_MISSING_LIST])
             begin = int(one.counts[:row].sum())
             for step in np.flatnonzero(one.steps.wrong()[begin : begin + int(one.counts[row])]).tolist():
                 found = one.steps.problem(begin + step)

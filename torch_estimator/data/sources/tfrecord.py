@@ -308,7 +308,8 @@ class _TFRecordReader(Reader):
     def _error(self, examples: Examples, row: int, origin: _Origin) -> DataError:
         problem = examples.problem(row)
         column = "" if problem.column is None else f"column {problem.column!r}: "
-        return DataError(f"{origin(row)}: {column}{problem.text}.")
+        cure = problem.cure and f"; {problem.cure}"
+        return DataError(f"{origin(row)}: {column}{problem.text}{cure}.")
 
     def _report(self, damage: Sequence[tuple[int, int, str]]) -> None:
         """Log how many records were left out, each once, although they are read in every epoch."""
