@@ -201,7 +201,9 @@ class EstimatorSpec:
             features of the input, and where its layers are made of columns (`feature_column.DenseFeatures`).
         weight_column: Name of the feature that holds a weight for each row, for a loss or metrics that name
             ``weights``. A head has a ``weight_column`` of its own.
-        training_hooks: Hooks of the model that are called while training runs.
+        training_hooks: Hooks of the model that are called while training runs, in every process that trains.
+        training_chief_hooks: Hooks that are called in the chief only, before those of `training_hooks`. A process that
+            trains alone is the chief.
         evaluation_hooks: Hooks of the model that are called while an evaluation runs.
         prediction_hooks: Hooks of the model that are called while predicting.
         extra_metrics: Metrics in addition to those of the head; see `add_metrics`.
@@ -251,6 +253,7 @@ class EstimatorSpec:
     forward_layers: Sequence[ForwardedLayers] = ()
     export_outputs: Mapping[str, Signature] | None = None
     weight_column: str | None = None
+    training_chief_hooks: Sequence[Hook] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):
@@ -273,7 +276,7 @@ class EstimatorSpec:
             raise InvalidValueError(f"An EstimatorSpec for mode {self.mode!s} needs a head or a loss.")
         if self.mode == ModeKeys.TRAIN and self.optimizer is None:
             raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
-        for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
+        for name in ("training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks"):
             object.__setattr__(self, name, checked_hooks(getattr(self, name)))
         if self.export_outputs is not None:
             _check_export_outputs(self.export_outputs, has_head=self.head is not None)
