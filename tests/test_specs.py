@@ -161,7 +161,7 @@ def test_estimator_spec_asks_for_no_more_than_the_mode_needs() -> None:
         ),
         (
             "train",
-            {"loss": squared_error, "optimizer": SGD, "training_hooks": ["h"]},
+            {"loss": squared_error, "optimizer": SGD, "training_chief_hooks": ["h"]},
             TypeError,
             "hooks must be instances of torch_estimator.Hook, but got 'h'.",
         ),

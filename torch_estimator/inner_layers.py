@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.dense_features import InputLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.embedding import Combiner
-from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
-from torch_estimator.feature_column.linear_model import LinearModel, precise_column
 from torch_estimator.feature_column.raw_values import RawColumn
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.feature_column.weighted_sum import LinearModel, precise_column
 
 Activation = Callable[[Tensor], Tensor]
 

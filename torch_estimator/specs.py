@@ -198,10 +198,12 @@ class EstimatorSpec:
         optimizer: Function of the module's named parameters that returns one `torch.optim.Optimizer`, or several, or
             learning-rate schedules around them; needed for training.
         transform: The part of the model's feature columns that runs in the input thread; None if the module takes the
-            features of the input.
+            features of the input, and where its layers are made of columns (`feature_column.DenseFeatures`).
         weight_column: Name of the feature that holds a weight for each row, for a loss or metrics that name
             ``weights``. A head has a ``weight_column`` of its own.
-        training_hooks: Hooks of the model that are called while training runs.
+        training_hooks: Hooks of the model that are called while training runs, in every process that trains.
+        training_chief_hooks: Hooks that are called in the chief only, before those of `training_hooks`. A process that
+            trains alone is the chief.
         evaluation_hooks: Hooks of the model that are called while an evaluation runs.
         prediction_hooks: Hooks of the model that are called while predicting.
         extra_metrics: Metrics in addition to those of the head; see `add_metrics`.
@@ -251,6 +253,7 @@ class EstimatorSpec:
     forward_layers: Sequence[ForwardedLayers] = ()
     export_outputs: Mapping[str, Signature] | None = None
     weight_column: str | None = None
+    training_chief_hooks: Sequence[Hook] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):
@@ -262,6 +265,7 @@ class EstimatorSpec:
                 raise InvalidTypeError(f"{name} of an EstimatorSpec must be a function, but got {value!r}.")
         _check_loss(self.loss, self.module)
         _check_optimizer(self.optimizer)
+        object.__setattr__(self, "transform", _transform(self.module, self.transform))
         if self.head is not None and (self.loss or self.predictions or self.metrics):
             raise InvalidValueError("An EstimatorSpec takes a head, or loss, predictions and metrics, not both.")
         if self.weight_column is not None and not isinstance(self.weight_column, str):
@@ -272,7 +276,7 @@ class EstimatorSpec:
             raise InvalidValueError(f"An EstimatorSpec for mode {self.mode!s} needs a head or a loss.")
         if self.mode == ModeKeys.TRAIN and self.optimizer is None:
             raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
-        for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
+        for name in ("training_hooks", "training_chief_hooks", "evaluation_hooks", "prediction_hooks"):
             object.__setattr__(self, name, checked_hooks(getattr(self, name)))
         if self.export_outputs is not None:
             _check_export_outputs(self.export_outputs, has_head=self.head is not None)
@@ -317,6 +321,12 @@ def _check_loss(loss: object, module: nn.Module) -> None:
             f"The loss {type(loss).__name__} has parameters, which would not be trained or saved; compute with them in "
             "the module and give a loss without."
         )
+
+
+def _transform(module: nn.Module, given: FeatureTransform | None) -> FeatureTransform | None:
+    from torch_estimator.feature_column.layers_transform import transform_of
+
+    return transform_of(module, given)
 
 
 def _check_optimizer(optimizer: object) -> None:

@@ -196,7 +196,6 @@ def test_embeddings_start_with_a_normal_distribution_cut_off_at_two_standard_dev
 
 @pytest.mark.parametrize("name", ["input_layer", "linear_model"])
 def test_the_functions_of_tensorflow_name_their_replacement(name: str) -> None:
-    with pytest.raises(
-        InvalidTypeError, match=f"te.feature_column.{name} cannot be called, since variables belong to "
-    ):
+    layer = {"input_layer": "DenseFeatures", "linear_model": "LinearModel"}[name]
+    with pytest.raises(InvalidTypeError, match=rf"write self.{name} = te.feature_column.{layer}\(columns\) in your"):
         getattr(fc, name)({"x": [1.0]}, [fc.numeric_column("x")])

@@ -86,6 +86,7 @@ def test_hooks_of_the_model_and_of_both_specs_are_called(tmp_path: Path) -> None
         return dataclasses.replace(
             line_model_fn(mode),
             training_hooks=[Recorder("model's")],
+            training_chief_hooks=[Recorder("chief's")],
             evaluation_hooks=[Recorder("model's")],
             prediction_hooks=[Recorder("model's")],
         )
@@ -97,9 +98,10 @@ def test_hooks_of_the_model_and_of_both_specs_are_called(tmp_path: Path) -> None
         te.EvalSpec(points, steps=1, hooks=[Recorder("EvalSpec's")]),
     )
     list(estimator.predict(lambda: points(4), hooks=[Recorder("caller's")]))
+    assert [name for name, mode in calls if mode == "train"] == ["chief's", "model's", "TrainSpec's"]
     assert sorted(calls) == sorted(
         [("model's", mode) for mode in ("train", "eval", "infer")]
-        + [("TrainSpec's", "train"), ("EvalSpec's", "eval"), ("caller's", "infer")]
+        + [("chief's", "train"), ("TrainSpec's", "train"), ("EvalSpec's", "eval"), ("caller's", "infer")]
     )
 
 

@@ -355,3 +355,42 @@ def test_a_big_table_that_is_exchanged_whole_is_named(tmp_path: Path, count: int
         "All 1000002 numbers of 0, which is a torch.nn.Embedding, are exchanged in every step; of an embedding_column"
     )
     assert one.output.count(sentence) == int(is_told)
+
+
+OF_THE_CHIEF = """
+import os, sys
+import torch
+import torch_estimator as te
+
+
+class Tells(te.Hook):
+    def __init__(self, name):
+        self.name = name
+
+    def end(self, context):
+        print(f"{self.name} in {'the first' if os.getpid() == first else 'a copy'}", flush=True)
+
+
+def model_fn(mode):
+    return te.EstimatorSpec(
+        mode=mode,
+        module=torch.nn.Linear(1, 1),
+        loss=torch.nn.MSELoss(),
+        optimizer=te.optim.SGD(lr=0.1),
+        training_hooks=[Tells("of all")],
+        training_chief_hooks=[Tells("of the chief")],
+    )
+
+
+first = os.getpid()
+config = te.RunConfig(sys.argv[1], train_distribute=te.distribute.MirroredStrategy(["cpu:0", "cpu:1"]))
+rows = torch.ones(8, 1).numpy()
+te.Estimator(model_fn, config=config).train(lambda: te.data.Dataset.from_arrays(rows, rows).batch(4))
+"""
+
+
+def test_hooks_of_the_chief_are_called_in_the_chief_only(tmp_path: Path) -> None:
+    (one,) = ended([Process(OF_THE_CHIEF, [str(tmp_path)], {})])
+    assert one.status == 0, one.output
+    told = [line for line in one.output.splitlines() if line.startswith("of ")]
+    assert sorted(told) == ["of all in a copy", "of all in the first", "of the chief in the first"]

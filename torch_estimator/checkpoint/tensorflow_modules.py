@@ -15,8 +15,8 @@ from torch_estimator import files
 from torch_estimator.checkpoint.tensorflow import read_tensorflow, tensorflow_prefix, variable_name
 from torch_estimator.checkpoint.variables import named_variables, non_persistent_names, variable_owners
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.input_layer import VARIABLE_SCOPE as INPUT_LAYER
-from torch_estimator.feature_column.linear_model import VARIABLE_SCOPE as LINEAR_MODEL
+from torch_estimator.feature_column.dense_features import VARIABLE_SCOPE as INPUT_LAYER
+from torch_estimator.feature_column.weighted_sum import VARIABLE_SCOPE as LINEAR_MODEL
 
 Convert = Callable[[Tensor], Tensor]
 """Function from a tensor as TensorFlow has it to one as the module has it."""
@@ -40,8 +40,11 @@ _LEAVES = {
 }
 # Names of variables of feature columns in a `model_fn` of TensorFlow -> here.
 _COLUMNS = (
-    (re.compile(r"(?:.*/)?(?:input_layer|dense_features)(?:_\d+)?/(.+/embedding_weights)"), INPUT_LAYER),
-    (re.compile(r"(?:.*/)?linear_model(?:_\d+)?/(.+/weights)"), LINEAR_MODEL),
+    (
+        re.compile(r"(?:.*/)?(?:input_layer|dense_features)(?:_\d+)?/(.+/embedding_weights)"),
+        ("dense_features", INPUT_LAYER),
+    ),
+    (re.compile(r"(?:.*/)?linear_model(?:_\d+)?/(.+/(?:embedding_)?weights)"), ("linear_model", LINEAR_MODEL)),
 )
 # TensorFlow's kernels end with inputs and outputs (of transposed convolutions: outputs and inputs), torch's begin with
 # outputs and inputs (inputs and outputs).
@@ -246,9 +249,9 @@ def _parsed(key: str, value: Any) -> tuple[str | None, Convert | None]:
 
 
 def _of_columns(name: str) -> Iterator[str]:
-    for expression, scope in _COLUMNS:
+    for expression, scopes in _COLUMNS:
         if match := expression.fullmatch(name):
-            yield f"{scope}/{match[1]}"
+            yield from (f"{scope}/{match[1]}" for scope in scopes)
 
 
 def _converted(tensor: Tensor, owner: tuple[nn.Module, str] | None, convert: Convert | None) -> tuple[Tensor, str]:

@@ -19,11 +19,11 @@ from torch_estimator.export.extra_outputs import LayerRecorder
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.torch_callable import Inlined, inline
+from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.embedding import Combiner
-from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import Bag, EmbeddingTableLayout, PlacedIds
-from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.table import Table, clip_norms
+from torch_estimator.feature_column.weighted_sum import LinearModel
 from torch_estimator.from_module.module_model import ColumnsThenModule
 from torch_estimator.heads.serving import Prediction
 from torch_estimator.networks import ROWS, Baseline

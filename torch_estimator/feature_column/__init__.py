@@ -12,6 +12,8 @@ from torch_estimator.feature_column.bucketized import quantile_boundaries as qua
 from torch_estimator.feature_column.column import CategoricalColumn as CategoricalColumn
 from torch_estimator.feature_column.crossed import CrossedColumn as CrossedColumn
 from torch_estimator.feature_column.crossed import crossed_column as crossed_column
+from torch_estimator.feature_column.dense_features import DenseFeatures as DenseFeatures
+from torch_estimator.feature_column.dense_features import InputLayer as InputLayer
 from torch_estimator.feature_column.embedding import EmbeddingColumn as EmbeddingColumn
 from torch_estimator.feature_column.embedding import SharedEmbeddingColumn as SharedEmbeddingColumn
 from torch_estimator.feature_column.embedding import embedding_column as embedding_column
@@ -25,10 +27,8 @@ from torch_estimator.feature_column.identity import IdentityCategoricalColumn as
 from torch_estimator.feature_column.identity import categorical_column_with_identity as categorical_column_with_identity
 from torch_estimator.feature_column.indicator import IndicatorColumn as IndicatorColumn
 from torch_estimator.feature_column.indicator import indicator_column as indicator_column
-from torch_estimator.feature_column.input_layer import InputLayer as InputLayer
 from torch_estimator.feature_column.layouts import InputLayout as InputLayout
 from torch_estimator.feature_column.layouts import LinearLayout as LinearLayout
-from torch_estimator.feature_column.linear_model import LinearModel as LinearModel
 from torch_estimator.feature_column.numeric import NumericColumn as NumericColumn
 from torch_estimator.feature_column.numeric import numeric_column as numeric_column
 from torch_estimator.feature_column.parse_example_spec import make_parse_example_spec as make_parse_example_spec
@@ -49,6 +49,7 @@ from torch_estimator.feature_column.sequence import (
 )
 from torch_estimator.feature_column.sequence import sequence_numeric_column as sequence_numeric_column
 from torch_estimator.feature_column.sequence_features import SequenceFeatures as SequenceFeatures
+from torch_estimator.feature_column.table import Piece as Piece
 from torch_estimator.feature_column.table import Table as Table
 from torch_estimator.feature_column.transform import FeatureTransform as FeatureTransform
 from torch_estimator.feature_column.vocabulary import VocabularyListCategoricalColumn as VocabularyListCategoricalColumn
@@ -60,39 +61,38 @@ from torch_estimator.feature_column.vocabulary import (
 )
 from torch_estimator.feature_column.weighted import WeightedCategoricalColumn as WeightedCategoricalColumn
 from torch_estimator.feature_column.weighted import weighted_categorical_column as weighted_categorical_column
+from torch_estimator.feature_column.weighted_sum import LinearModel as LinearModel
 
 
 def input_layer(*_: Any, **__: Any) -> NoReturn:
-    """Raise an error: unlike in tf.feature_column, only modules create variables. Use `InputLayer` instead.
+    """Raise an error: TensorFlow's function makes variables, which belong to a module here. Use `DenseFeatures`.
 
     Raises:
-        InvalidTypeError: Always. The message says how to make the module.
+        InvalidTypeError: Always. The message says how to make the layer.
 
     >>> fc.input_layer({}, [fc.numeric_column("x")])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    torch_estimator.errors.InvalidTypeError: te.feature_column.input_layer cannot be called, ...
+    torch_estimator.errors.InvalidTypeError: te.feature_column.input_layer would make new variables in every step; ...
     """
-    raise InvalidTypeError(
-        "te.feature_column.input_layer cannot be called, since variables belong to a module here; give the columns to "
-        "Estimator.from_module(module, columns=columns, ...), whose module takes what input_layer returned, or make an "
-        "InputLayer(FeatureTransform(dnn_columns=columns).dnn) in your module's __init__."
-    )
+    raise InvalidTypeError(_MAKE_A_LAYER.format(name="input_layer", layer="DenseFeatures"))
 
 
 def linear_model(*_: Any, **__: Any) -> NoReturn:
-    """Raise an error: unlike in tf.feature_column, only modules create variables. Use `LinearModel` instead.
+    """Raise an error: TensorFlow's function makes variables, which belong to a module here. Use `LinearModel`.
 
     Raises:
-        InvalidTypeError: Always. The message says how to make the module.
+        InvalidTypeError: Always. The message says how to make the layer.
 
     >>> fc.linear_model({}, [fc.numeric_column("x")])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    torch_estimator.errors.InvalidTypeError: te.feature_column.linear_model cannot be called, ...
+    torch_estimator.errors.InvalidTypeError: te.feature_column.linear_model would make new variables in every step; ...
     """
-    raise InvalidTypeError(
-        "te.feature_column.linear_model cannot be called, since variables belong to a module here; make a "
-        "LinearModel(FeatureTransform(linear_columns=columns).linear, ...) in your module's __init__, or use "
-        "LinearClassifier or LinearRegressor."
-    )
+    raise InvalidTypeError(_MAKE_A_LAYER.format(name="linear_model", layer="LinearModel"))
+
+
+_MAKE_A_LAYER = (
+    "te.feature_column.{name} would make new variables in every step; write self.{name} = "
+    "te.feature_column.{layer}(columns) in your module's __init__, and self.{name}(features) in its forward."
+)

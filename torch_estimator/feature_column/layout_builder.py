@@ -28,17 +28,18 @@ from torch_estimator.feature_column.layouts import (
 )
 
 
-def linear_layout(columns: Iterable[object]) -> LinearLayout:
+def linear_layout(columns: Iterable[object], prefix: str = LINEAR) -> LinearLayout:
     """Return the layout of a linear model: the positions of columns in its input tensors and weights.
 
     Args:
         columns: Columns of any kind.
+        prefix: First part of the keys of features.
 
     Raises:
         InvalidTypeError: An item is not a column.
         InvalidValueError: Two columns have one name.
     """
-    builder = _LinearBuilder(LINEAR, "linear columns")
+    builder = _LinearBuilder(prefix, "linear columns")
     for column in columns:
         if not isinstance(column, Column):
             raise InvalidTypeError(f"linear columns must be feature columns, but got {column!r}.")
@@ -48,17 +49,18 @@ def linear_layout(columns: Iterable[object]) -> LinearLayout:
     return builder.linear_layout()
 
 
-def input_layout(columns: Iterable[object]) -> InputLayout:
+def input_layout(columns: Iterable[object], prefix: str = DNN) -> InputLayout:
     """Return the layout of a network's input layer: the positions of columns in its inputs and its output.
 
     Args:
         columns: Numeric, bucketized, indicator and embedding columns.
+        prefix: First part of the keys of features.
 
     Raises:
         InvalidTypeError: An item is not a column.
         InvalidValueError: Two columns have one name, or a column is a bare categorical column.
     """
-    builder = _NetworkBuilder(DNN, "network columns")
+    builder = _NetworkBuilder(prefix, "network columns")
     for column in columns:
         if not isinstance(column, Column):
             raise InvalidTypeError(f"network columns must be feature columns, but got {column!r}.")

@@ -177,7 +177,8 @@ class OutputPart:
 class InputLayout:
     """Layout of a network's input layer: the positions of columns in its input tensors and its output.
 
-    The keys below begin with ``"dnn/"``; those of the dense columns of a linear model begin with ``"linear/"``.
+    The keys below begin with ``"dnn/"``, those of the dense columns of a linear model with ``"linear/"``, and those of
+    a `DenseFeatures` with its name.
 
     Attributes:
         numeric_feature: Key of the numbers of `numeric`, float32 ``[N, numeric_width]``: ``"dnn/numeric"``.

@@ -89,8 +89,13 @@ class FeatureTransform:
         self.linear: LinearLayout | None = linear_layout(wide) if wide else None
         self.dnn: InputLayout | None = input_layout(deep) if deep else None
         self.sequence: InputLayout | None = sequence_layout(steps) if steps else None
+        self._plan([*wide, *deep, *steps], [one for one in (self.linear, self.dnn) if one is not None])
+
+    def _plan(self, columns: Sequence[Column], layouts: Sequence[LinearLayout | InputLayout]) -> None:
+        self._linear_layouts = [one for one in layouts if isinstance(one, LinearLayout)]
+        self._input_layouts = [one.dense if isinstance(one, LinearLayout) else one for one in layouts]
         self.raw_features: dict[str, RawFeature] = merge_raw_features(
-            feature for column in (*wide, *deep, *steps) for feature in column.raw_features
+            feature for column in columns for feature in column.raw_features
         )
         self.required: dict[str, pa.DataType] = {
             key: pa.list_(ARROW_TYPES[feature.dtype]) if feature.multivalent else ARROW_TYPES[feature.dtype]
@@ -208,30 +213,24 @@ class FeatureTransform:
             raise InvalidValueError(f"raw columns must have the same number of rows, but have {rows}.")
         return next(iter(rows.values()), 0)
 
-    @property
-    def input_layouts(self) -> list[InputLayout]:
-        """Layouts of the dense columns of both halves: of the linear model, then of the network."""
-        of_linear = [] if self.linear is None else [self.linear.dense]
-        return of_linear if self.dnn is None else [*of_linear, self.dnn]
-
     def tensors_of_ids(self) -> list[tuple[str, Sequence[PlacedIds], int, int]]:
         """Return, for each tensor of ids, its key, its columns, the ids per row, and the id of a missing value."""
         tensors: list[tuple[str, Sequence[PlacedIds], int, int]] = []
-        if self.linear is not None:
-            tensors.append((self.linear.feature, self.linear.categorical, self.linear.slots, self.linear.rows))
-        for one in self.input_layouts:
+        for linear in self._linear_layouts:
+            tensors.append((linear.feature, linear.categorical, linear.slots, linear.rows))
+        for one in self._input_layouts:
             tensors.append((one.indicator_feature, one.indicators, one.indicator_slots, one.indicator_width))
             tensors += [(table.feature, table.placed, table.slots, table.rows) for table in one.tables]
         return [tensor for tensor in tensors if tensor[1]]
 
     def tensors_of_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
         """Return, for each tensor of numbers, its key and its columns."""
-        return [(one.numeric_feature, one.numeric) for one in self.input_layouts if one.numeric]
+        return [(one.numeric_feature, one.numeric) for one in self._input_layouts if one.numeric]
 
     def _all_bags(self) -> Iterator[Bag]:
-        if self.linear is not None:
-            yield from self.linear.bags
-        for layout in self.input_layouts:
+        for linear in self._linear_layouts:
+            yield from linear.bags
+        for layout in self._input_layouts:
             yield from layout.indicator_bags
             for table in layout.tables:
                 yield from table.bags

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout
 from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.feature_column.transform import FeatureTransform

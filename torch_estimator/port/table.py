@@ -442,7 +442,7 @@ ADVICE: dict[str, str] = {
     "name_scope": "delete it",
     "layers": _MODULE,
     "keras": "write a torch module; a compiled Keras 3 model on torch becomes an Estimator by te.model_to_estimator",
-    "keras.layers.DenseFeatures": "use fc.FeatureTransform and fc.InputLayer: docs/guides/columns_in_your_model.md",
+    "keras.layers.DenseFeatures": "use te.feature_column.DenseFeatures: docs/guides/columns_in_your_model.md",
     "keras.estimator.model_to_estimator": "use te.model_to_estimator with a Keras 3 model on torch (import keras)",
     "keras.optimizers.RMSprop": "write functools.partial(torch.optim.RMSprop, lr=0.001, alpha=0.9, eps=1e-7)",
     "keras.optimizers.schedules": _SCHEDULE,
@@ -475,8 +475,8 @@ ADVICE: dict[str, str] = {
     "contrib.rnn": "use nn.LSTM or nn.GRU in a torch module",
     "contrib.metrics": _METRIC,
     # Columns.
-    "feature_column.input_layer": "use fc.FeatureTransform and fc.InputLayer: docs/guides/columns_in_your_model.md",
-    "feature_column.linear_model": "use fc.FeatureTransform and fc.LinearModel: docs/guides/columns_in_your_model.md",
+    "feature_column.input_layer": "use te.feature_column.DenseFeatures: docs/guides/columns_in_your_model.md",
+    "feature_column.linear_model": "use te.feature_column.LinearModel: docs/guides/columns_in_your_model.md",
     "feature_column.sequence_numeric_column": _MISSING,
     "feature_column.shared_embedding_columns": "use fc.shared_embeddings",
     # Input.

@@ -230,7 +230,9 @@ class Training:
             bar = stack.enter_context(
                 ProgressBar("Training", total=self.last_step, initial=context.global_step, hidden=not self.is_chief)
             )
-            self.hooks = [*self.model.spec.training_hooks, *hooks]
+            spec = self.model.spec
+            chief_hooks = spec.training_chief_hooks if self.is_chief else ()
+            self.hooks = [*chief_hooks, *spec.training_hooks, *hooks]
             restore_hooks(self.hooks, self.saved_state.get(HOOKS, {}))
             all_hooks = [
                 *self._summary_hooks(),

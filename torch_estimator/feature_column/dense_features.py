@@ -1,13 +1,17 @@
-"""Module that turns the ids and numbers of a `FeatureTransform` into the input tensor of a network."""
+"""Modules that turn the ids and numbers of feature columns into the input tensor of a network."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.checks import as_items
+from torch_estimator.feature_column.layout_builder import input_layout
 from torch_estimator.feature_column.layouts import Bag, EmbeddingTableLayout, InputLayout
 from torch_estimator.feature_column.table import Piece, Table, clip_norms, pool, presence
 
@@ -71,6 +75,64 @@ class InputLayer(nn.Module):
         # Split each source tensor once. One slice per column would take several times as long, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
+
+
+class DenseFeatures(InputLayer):
+    """`InputLayer` that is made of columns. The Estimator of a model that contains it converts the raw columns for it.
+
+    It does what TensorFlow's ``DenseFeatures`` and ``input_layer`` do, and its variables are named as theirs:
+    ``dense_features/<column>/embedding_weights``.
+
+    Args:
+        columns: Numeric, bucketized, indicator and embedding columns.
+        name: First part of the names of variables and features. The layers of a model have different names.
+
+    Raises:
+        InvalidTypeError: An item is not a feature column, or the name is not a string.
+        InvalidValueError: There are no columns, two have one name, or one is a bare categorical column.
+
+    >>> town = fc.categorical_column_with_hash_bucket("town", 10)
+    >>> layer = fc.DenseFeatures([fc.numeric_column("size"), fc.embedding_column(town, 2)])
+    >>> module = torch.nn.Sequential(layer, torch.nn.Linear(layer.width, 1))
+    >>> loss = torch.nn.MSELoss()
+    >>> estimator = te.Estimator.from_module(module, loss=loss, optimizer="SGD", model_dir="memory://DenseFeatures")
+    >>> data = {"size": [1.0, 2.0], "town": ["Ulm", "Bonn"]}, [[1.0], [0.0]]
+    >>> estimator.train(lambda: data, steps=1).get_variable_names()
+    ['1.bias', '1.weight', 'dense_features/town_embedding/embedding_weights', 'global_step']
+    """
+
+    def __init__(self, columns: Iterable[Any], name: str = "dense_features") -> None:
+        self.columns = columns_of_layer(columns, name, "DenseFeatures")
+        super().__init__(input_layout(self.columns, name), name)
+        self.name = name
+
+    def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the input of a network, float32 ``[N, width]``.
+
+        Args:
+            features: The features that the Estimator gives the module.
+        """
+        check_converted(self.name, features)
+        return super().forward(features)
+
+
+def columns_of_layer(columns: Iterable[Any], name: str, kind: str) -> tuple[Any, ...]:
+    """Check the columns and the name of a layer, and return the columns."""
+    if not isinstance(name, str) or not name:
+        raise InvalidTypeError(f"name of a {kind} must be a non-empty string, but got {name!r}.")
+    checked = as_items(columns, f"columns of a {kind}")
+    if not checked:
+        raise InvalidValueError(f"columns of a {kind} must hold at least one feature column, but is empty.")
+    return checked
+
+
+def check_converted(name: str, features: Mapping[str, torch.Tensor]) -> None:
+    """Raise InvalidValueError if the Estimator has not converted the columns of a layer."""
+    if not any(key.startswith(f"{name}/") for key in features):
+        raise InvalidValueError(
+            f"the columns of the layer {name!r} are not converted, which an Estimator does for layers that it finds in "
+            "its module; make the layer in the module's __init__, as an attribute or in an nn.ModuleList."
+        )
 
 
 def _runs(layout: InputLayout) -> list[tuple[str, int]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
+from torch_estimator.feature_column.dense_features import InputLayer, check_converted, columns_of_layer
 from torch_estimator.feature_column.embedding import Combiner
-from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.layout_builder import linear_layout
 from torch_estimator.feature_column.layouts import LinearLayout
 from torch_estimator.feature_column.table import Piece, Table, pool, presence
 
@@ -23,30 +25,48 @@ class LinearModel(nn.Module):
     data's.
 
     The weights of all categorical columns are one `Table`, whose variables are named
-    ``linear/linear_model/<column>/weights``. The weights of a numeric, indicator or embedding column are the parameter
+    ``<name>/<column>/weights``. The weights of a numeric, indicator or embedding column are the parameter
     ``<column>.weights`` ``[width, units]``; the bias is ``bias_weights`` ``[units]``. The vectors of an embedding
-    column, ``linear/linear_model/<column>/embedding_weights``, are trained too. They do not start at zero.
+    column, ``<name>/<column>/embedding_weights``, are trained too. They do not start at zero.
 
     Args:
-        layout: The layout of the linear half, `FeatureTransform.linear`.
+        columns: Columns of any kind, which the Estimator of a model that contains the module converts for it; or the
+            layout of the linear half of a transform, `FeatureTransform.linear`.
         units: Number of outputs.
         sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``, as in `embedding_column`.
+        name: First part of the names of variables and features; None for ``"linear_model"``, and for
+            ``"linear/linear_model"`` with a layout. The layers of a model have different names.
 
-    >>> transform = fc.FeatureTransform(linear_columns=[fc.numeric_column("x")])
-    >>> model = fc.LinearModel(transform.linear, units=1)
+    Raises:
+        InvalidTypeError: An item is not a feature column, or the name is not a string.
+        InvalidValueError: There are no columns, or two have one name.
+
+    >>> model = fc.LinearModel([fc.numeric_column("x")], units=1)
     >>> sorted(name for name, _ in model.named_parameters())
     ['bias_weights', 'x.weights']
-    >>> model({"linear/numeric": torch.tensor([[1.0], [2.0]])}).shape
+    >>> model({"linear_model/numeric": torch.tensor([[1.0], [2.0]])}).shape
     torch.Size([2, 1])
     """
 
-    def __init__(self, layout: LinearLayout, units: int, sparse_combiner: Combiner = "sum") -> None:
+    def __init__(
+        self,
+        columns: LinearLayout | Iterable[Any],
+        units: int = 1,
+        sparse_combiner: Combiner = "sum",
+        name: str | None = None,
+    ) -> None:
         super().__init__()
+        if isinstance(columns, LinearLayout):
+            self.columns, self.name, layout = None, name or VARIABLE_SCOPE, columns
+        else:
+            self.name = "linear_model" if name is None else name
+            self.columns = columns_of_layer(columns, self.name, "LinearModel")
+            layout = linear_layout(self.columns, self.name)
         self.layout = layout
         self.units = units
         self.sparse_combiner = sparse_combiner
-        self._table = _table(layout, units) if layout.variables else None
-        self._dense = InputLayer(layout.dense, VARIABLE_SCOPE) if layout.dense.parts else None
+        self._table = _table(layout, units, self.name) if layout.variables else None
+        self._dense = InputLayer(layout.dense, self.name) if layout.dense.parts else None
         for part in layout.dense.parts:
             # Write into `_modules`, because `add_module` rejects the name of a method, such as "type", for a column.
             self._modules[part.name] = _DenseWeights(part.stop - part.start, units)
@@ -66,8 +86,10 @@ class LinearModel(nn.Module):
         """Return logits, float32 ``[N, units]``.
 
         Args:
-            features: Ids and numbers that the `FeatureTransform` returns, as tensors; lists as arrays ``[N, L]``.
+            features: The features that the Estimator gives the module.
         """
+        if self.columns is not None:
+            check_converted(self.name, features)
         logits: torch.Tensor = self.bias_weights
         if self._table is not None:
             for part in self._categorical(self._table, features):
@@ -119,8 +141,8 @@ def precise_column(bias: torch.Tensor, inputs: torch.Tensor, kernel: torch.Tenso
     return torch.addmm(bias.double(), inputs.double(), kernel.double()).float()
 
 
-def _table(layout: LinearLayout, units: int) -> Table:
+def _table(layout: LinearLayout, units: int, scope: str) -> Table:
     return Table(
-        [Piece(name=f"{VARIABLE_SCOPE}/{one.name}/weights", rows=one.rows) for one in layout.variables],
+        [Piece(name=f"{scope}/{one.name}/weights", rows=one.rows) for one in layout.variables],
         units,
     )
