@@ -167,6 +167,11 @@ RENAMED: dict[str, Renamed] = {
     "estimator.BaselineClassifier": _premade("BaselineClassifier", 7),
     "estimator.BaselineRegressor": _premade("BaselineRegressor", 6),
     "estimator.BaselineEstimator": _premade("BaselineEstimator", 4),
+    "estimator.experimental.KMeans": Renamed(target="te.experimental.KMeans"),
+    **{
+        f"contrib.factorization.{name}": Renamed(target="te.experimental.KMeans", names={"random_seed": "seed"})
+        for name in ("KMeans", "KMeansClustering")
+    },
     "estimator.Estimator": Renamed(
         target="te.Estimator",
         note="its model_fn has to return a module: docs/migrate/tf1.md, A model_fn, before and after",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -43,6 +43,17 @@ _STRUCTURE = "features"
 _NON_PERSISTENT = "passing_buffers"
 _LOSS_BUFFERS = "loss_buffers"
 _PREFETCHED_BATCHES = 8
+
+
+@runtime_checkable
+class SizedByInput(Protocol):
+    """Module whose initial weights, and their shapes, come from the first batches of the training input."""
+
+    def initialize_from(self, batches: Iterable[Any]) -> None:
+        """Set the initial weights from the features of the first batches; called where there is no checkpoint."""
+
+    def size_like(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Give weights whose shape is not known the shapes of a checkpoint, by the names of variables."""
 
 
 class Model:
@@ -243,7 +254,10 @@ class Model:
 
         Such a buffer also counts as missing if its shapes differ: a module may create or resize it while it runs.
         """
-        saved, variables = checkpoint.variables, self.variables()
+        saved = checkpoint.variables
+        if isinstance(self.module, SizedByInput):
+            self.module.size_like({name: saved_shape(saved, name) for name in saved})
+        variables = self.variables()
         left_out = {
             name
             for name in non_persistent_names(self.module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from torch_estimator.train.accumulation import make_sums
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
-from torch_estimator.train.model import Model
+from torch_estimator.train.model import Model, SizedByInput
 from torch_estimator.train.model_builder import ModelBuilder, ModelFn
 from torch_estimator.train.optimizers import NUMBERS, OptimizerNumbers, Schedules
 from torch_estimator.train.preemption import ending_on_signals, stop_signal
@@ -213,6 +213,9 @@ class Training:
             NanLossDuringTrainingError: The loss or a trained variable is NaN or infinite; see `run_training`.
         """
         resumed_at = None if self.checkpoint is None else self.checkpoint.step
+        if self.checkpoint is None and isinstance(self.model.module, SizedByInput):
+            with closing(self.model.batches(self._dataset)) as batches:
+                self.model.module.initialize_from(batch.features for batch in batches)
         with ExitStack() as stack:
             stack.callback(lambda: self._batches.close())
             writers = stack.enter_context(EventWriters(resumed_at))
