@@ -42,6 +42,9 @@ from . import (
     serving_input as serving_input,
 )
 from . import (
+    strings as strings,
+)
+from . import (
     summary as summary,
 )
 from . import (

@@ -10,7 +10,8 @@ Pass a serving input to `Estimator.export_saved_model` or to an exporter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import is_float
 from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, raw_features_of
+from torch_estimator.strings import Expression
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature, as_feature_spec
 
 Default = str | float | int | list[Any]
@@ -32,7 +34,7 @@ Default = str | float | int | list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInput:
-    """Description of an exported model's inputs; created by `raw_features`, `json`, `like`, `csv` and `examples`.
+    """Description of an exported model's inputs; made by `raw_features`, `json`, `like`, `csv`, `examples`, `receiver`.
 
     Attributes:
         kind: ``"raw_features"``, ``"json"``, ``"csv"`` or ``"examples"``.
@@ -44,6 +46,7 @@ class ServingInput:
         structure: Structure of the features that a module without columns takes, as given to `like`, or None.
         feature_spec: For tf.Examples, their features by name.
         variable: For `like`, the inputs whose rows are sequences of any length.
+        features: For `receiver`, the features that the model takes, as expressions of the inputs.
 
     >>> columns = [fc.numeric_column("age"), fc.categorical_column_with_hash_bucket("job", 100)]
     >>> receiver = te.serving_input.raw_features(columns, defaults={"job": ""})
@@ -60,6 +63,7 @@ class ServingInput:
     structure: Structure | None = None
     feature_spec: dict[str, FixedLenFeature | VarLenFeature] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
+    features: dict[str, Expression] = field(default_factory=dict)
 
 
 def raw_features(
@@ -72,7 +76,8 @@ def raw_features(
     integer for a served model).
 
     Args:
-        columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
+        columns: Feature columns, a `FeatureTransform`, `RawFeature`s, `te.feature_column.schema(...)` of columns, or a
+            dict of dtypes such as ``{"job": "string"}``.
         defaults: Values of inputs that a caller may omit. Columns with a `default_value` have one already. A name that
             no column reads declares an input that the model does not use, such as a key to pass through; a list
             declares an input of that length.
@@ -292,6 +297,58 @@ def examples(feature_spec: Mapping[str, Any]) -> ServingInput:
             values = list(feature.default_value)
             defaults[name] = values[0] if len(values) == 1 else values
     return ServingInput(kind="examples", inputs=inputs, defaults=defaults, feature_spec=spec)
+
+
+def receiver(inputs: Any, transform: Callable[[dict[str, Expression]], Mapping[str, Expression]]) -> ServingInput:
+    """Return a serving input whose features are computed from what callers send, also from strings.
+
+    This is the counterpart of a ``serving_input_receiver_fn`` with placeholders. `transform` is called once, by this
+    function, with an expression for each input. What it makes of them by `te.strings` becomes part of the graph. Given
+    to `Dataset.map`, the same function makes the same features of the training data.
+
+    A list that `te.strings.split` has made is padded, as rows differ in length: for feature columns with missing values
+    (``''`` and -1), for a module without columns as in `Dataset.padded_batch` (``''`` and 0). A module that was trained
+    on a feature ``words_length`` gets it, too.
+
+    Args:
+        inputs: What callers send: a dict of dtypes, such as ``{"text": "string", "age": "float32"}``, which are inputs
+            ``[batch]``; or another serving input. With `csv` these are the fields of a row.
+        transform: Function from a dict of `te.strings.Expression` to a dict of the features that the model takes. An
+            input that the model takes as it is must be among them. The function may return a changed dict.
+
+    Raises:
+        InvalidTypeError: `transform` returns no dict of expressions, or does something that an export cannot compute.
+        InvalidValueError: A feature is a condition, or an operation got a value that it cannot use.
+
+    >>> def words(inputs):
+    ...     return {"age": inputs["age"], "words": te.strings.split(te.strings.lower(inputs["text"]))}
+    >>> receiver = te.serving_input.receiver({"text": "string", "age": "float32"}, words)
+    >>> list(receiver.inputs), receiver.features
+    (['age', 'text'], {'age': age, 'words': split(text)})
+    """
+    given = inputs if isinstance(inputs, ServingInput) else json(inputs)
+    features: Any = transform(dict(given.features) or _expressions(given))
+    if not isinstance(features, Mapping) or not features:
+        raise InvalidTypeError(f"transform must return a dict of features, but returned {features!r}.")
+    for key, feature in features.items():
+        if not isinstance(key, str) or not isinstance(feature, Expression):
+            raise InvalidTypeError(
+                f"transform must return expressions by name, but {key!r} is {feature!r}; make it from an input."
+            )
+        if feature.dtype == "bool":
+            raise InvalidValueError(
+                f"the feature {key!r} is a condition; give te.strings.where(condition, 1.0, 0.0) in its place."
+            )
+    return replace(given, features=dict(features))
+
+
+def _expressions(given: ServingInput) -> dict[str, Expression]:
+    """Return an expression for each input, and for each feature that the module `transform` computes from them."""
+    shapes = {key: (feature.dtype, feature.shape) for key, feature in given.inputs.items()}
+    if given.transform is not None:
+        computed = transform_outputs(given.transform, _input_names(given.transform))
+        shapes |= {key: ("float32", (math.prod(shape),)) for key, shape in computed.items()}
+    return {key: Expression(key, dtype, shape) for key, (dtype, shape) in shapes.items()}
 
 
 def _by_name(

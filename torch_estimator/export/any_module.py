@@ -64,19 +64,14 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
     Raises:
         ExportError: The serving input lacks a tensor that the module takes.
     """
+    shapes = received.shapes
+    variable = {key for key, shape in shapes.items() if -1 in shape}
     tensors = {
-        key: Inlined(
-            tensor=raw.tensor,
-            row_shape=receiver.inputs[key].shape if key in receiver.variable else (raw.width,),
-            dtype=raw.dtype,
-        )
+        key: Inlined(tensor=raw.tensor, row_shape=shapes[key] if key in variable else (raw.width,), dtype=raw.dtype)
         for key, raw in received.raw.items()
         if raw.dtype != "string"
     }
-    shapes = {
-        key: receiver.inputs[key].shape if key in receiver.inputs else item.row_shape for key, item in tensors.items()
-    }
-    structure = structure or receiver.structure
+    structure = structure or (None if receiver.features else receiver.structure)
     if structure is None:
         structure = {"dict": {key: {"dtype": item.dtype, "shape": shapes[key]} for key, item in tensors.items()}}
     names = _input_names(structure, list(tensors))
@@ -93,7 +88,7 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
                 return counted.reshape(-1, *leaf["shape"]).to(getattr(torch, leaf["dtype"]))
             if key not in given:
                 return None
-            if key in receiver.variable:
+            if key in variable:
                 return given[key].to(getattr(torch, leaf["dtype"]))
             shape = tuple(leaf["shape"])
             if math.prod(shape) != math.prod(shapes[key]):
@@ -102,7 +97,7 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
 
         return assemble(structure, find)
 
-    return ModuleInputs(tensors=tensors, assemble=features, variable=bool(receiver.variable))
+    return ModuleInputs(tensors=tensors, assemble=features, variable=not variable.isdisjoint(tensors))
 
 
 def lower_module(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,8 +32,12 @@ from torch_estimator.export.signatures import (
     Manifest,
     Signature,
 )
+from torch_estimator.number_text import NOT_A_NUMBER
 
 Array = npt.NDArray[Any]
+
+_NOT_A_NUMBER = re.compile(rf"Name:'(Input .* {NOT_A_NUMBER})")
+"""Pattern of onnxruntime's message where te.strings.to_number fails: it contains the name of the node."""
 
 
 class ExportedModel:
@@ -126,6 +131,9 @@ class ExportedModel:
         try:
             results = dict(zip(tensors, self._run(tensors, feeds, groups), strict=True))
         except Exception as error:
+            refused = _NOT_A_NUMBER.search(str(error))
+            if refused is not None:
+                raise InvalidValueError(f"{refused.group(1)}.") from error
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
         return {name: results[info.tensor] for name, info in called.outputs.items()}
 

@@ -151,8 +151,8 @@ def _forwarded(key: str, received: Received, receiver: ServingInput) -> Predicti
     if key in received.inputs:
         info = received.inputs[key]
         return Prediction(tensor=info.tensor, dtype=info.dtype, row_shape=info.shape[1:])
-    if key in received.raw:
-        raw = received.raw[key]
+    if key in received.given:
+        raw = received.given[key]
         return Prediction(tensor=raw.tensor, dtype=DTYPES[raw.dtype], row_shape=(raw.width,))
     raise ExportError(
         f"the input {key!r} is to be forwarded, but the serving input has only {sorted(receiver.inputs)}; "

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from torch_estimator import number_text
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, ExampleFormat, Signature, TensorInfo, feature_of
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
@@ -46,14 +47,7 @@ _KINDS = {
     "DT_BOOL": "b",
 }
 
-_SPACE = r"[ \t\r\n]*"
-NUMBER_PATTERNS = {
-    "DT_FLOAT": rf"{_SPACE}[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|nan|NaN|inf|Infinity){_SPACE}",
-    "DT_INT64": rf"{_SPACE}[+-]?[0-9]+{_SPACE}",
-}
-"""Regular expressions of numbers in CSV, which the graph checks as well: onnxruntime would read "12abc" as 12."""
-
-_NUMBERS = {dtype: re.compile(pattern) for dtype, pattern in NUMBER_PATTERNS.items()}
+_NUMBERS = {"DT_FLOAT": re.compile(number_text.FLOAT), "DT_INT64": re.compile(number_text.INTEGER)}
 
 
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:

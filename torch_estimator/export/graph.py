@@ -73,6 +73,9 @@ class GraphBuilder:
         identity = (kind, domain, tuple(inputs), outputs, repr(sorted(attributes.items())))
         if identity not in self._known:
             names = tuple(self.name(kind.lower()) for _ in range(outputs))
+            if "name" in attributes:
+                # The name of a node is part of onnxruntime's messages. It must be unique, too.
+                attributes["name"] = self.name(attributes["name"])
             self._nodes.append(helper.make_node(kind, list(inputs), list(names), domain=domain, **attributes))
             self._known[identity] = names
         return self._known[identity]

@@ -12,15 +12,16 @@ import onnx
 import torch
 from onnx import helper
 
+from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import ExportError
-from torch_estimator.export.feeds import NUMBER_PATTERNS
 from torch_estimator.export.graph import FLOAT, INT64, STRING, GraphBuilder
 from torch_estimator.export.hash_chains import select
 from torch_estimator.export.signatures import CsvField, CsvFormat, ExampleField, ExampleFormat, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.lowering import RawTensor
-from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.feature_column.raw_feature import LISTS, MISSING_INTEGER, RawDtype, RawFeature
 from torch_estimator.serving_input import ServingInput, transform_outputs
+from torch_estimator.strings import Expression, ToNumber, add_to_graph, origin_of_lists
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 
 DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
@@ -35,25 +36,51 @@ class Received:
     """Inputs of the ONNX graph, and the raw columns that the graph computes from them.
 
     Attributes:
-        raw: Raw columns by key, ``[N, width]``.
+        given: What the inputs hold, by key, ``[N, width]``.
+        raw: Raw columns that the model may read, by key, ``[N, width]``.
+        shapes: Shape of a row of each raw column.
         inputs: Inputs of a signature, by name.
         csv: Format of a CSV input, otherwise None.
         examples: Format of an input of serialized tf.Examples, otherwise None.
     """
 
+    given: dict[str, RawTensor]
     raw: dict[str, RawTensor]
+    shapes: dict[str, tuple[int, ...]]
     inputs: dict[str, TensorInfo]
     csv: CsvFormat | None = None
     examples: ExampleFormat | None = None
 
 
-def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
-    """Add a serving input to the graph: declare the inputs, parse their values, and apply the user's transform."""
+def lower_receiver(graph: GraphBuilder, receiver: ServingInput, *, for_columns: bool) -> Received:
+    """Add a serving input to the graph: declare the inputs, parse their values, and apply the user's transforms.
+
+    Args:
+        graph: The graph.
+        receiver: The serving input.
+        for_columns: Whether feature columns read the raw columns, so that -1 marks a missing value in a list.
+    """
+    csv = examples = None
     if receiver.kind == "csv":
-        inputs, raw, csv = _lower_csv(graph, receiver)
-        return Received(raw=_transformed(graph, receiver, raw), inputs=inputs, csv=csv)
+        inputs, given, csv = _lower_csv(graph, receiver)
+    else:
+        inputs, given = _lower_inputs(graph, receiver)
+    if receiver.kind == "examples":
+        fields = {name: _example_field(feature) for name, feature in receiver.feature_spec.items()}
+        # The graph takes parsed features. `ExportedModel` parses what a caller sends, before it runs the graph.
+        inputs = {_EXAMPLES: TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_EXAMPLES)}
+        examples = ExampleFormat(tensor=_EXAMPLES, fields=fields)
+    raw = _transformed(graph, receiver, given)
+    shapes = {key: receiver.inputs[key].shape if key in given else (one.width,) for key, one in raw.items()}
+    if receiver.features:
+        raw, shapes = _computed(graph, receiver, raw, shapes, for_columns=for_columns)
+    return Received(given=given, raw=raw, shapes=shapes, inputs=inputs, csv=csv, examples=examples)
+
+
+def _lower_inputs(graph: GraphBuilder, receiver: ServingInput) -> tuple[dict[str, TensorInfo], dict[str, RawTensor]]:
+    """Declare the inputs of the receiver in the graph. Return the inputs of a signature, and the raw columns."""
     inputs = {}
-    raw = {}
+    given = {}
     for name, feature in receiver.inputs.items():
         bare = receiver.kind == "json" and feature.shape == (1,)
         info = TensorInfo(
@@ -70,14 +97,8 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
         width = math.prod(feature.shape)
         if len(feature.shape) > 1 and name not in receiver.variable:
             tensor = graph.op("Reshape", tensor, graph.constant([-1, width], np.int64))
-        raw[name] = RawTensor(tensor=tensor, dtype=feature.dtype, width=width)
-    raw = _transformed(graph, receiver, raw)
-    if receiver.kind != "examples":
-        return Received(raw=raw, inputs=inputs)
-    fields = {name: _example_field(feature) for name, feature in receiver.feature_spec.items()}
-    # The graph takes parsed features. `ExportedModel` parses what a caller sends, before it runs the graph.
-    called = {_EXAMPLES: TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_EXAMPLES)}
-    return Received(raw=raw, inputs=called, examples=ExampleFormat(tensor=_EXAMPLES, fields=fields))
+        given[name] = RawTensor(tensor=tensor, dtype=feature.dtype, width=width)
+    return inputs, given
 
 
 def _example_field(feature: FixedLenFeature | VarLenFeature) -> ExampleField:
@@ -139,6 +160,43 @@ def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, Raw
     return {**raw, **made}
 
 
+def _computed(
+    graph: GraphBuilder,
+    receiver: ServingInput,
+    raw: Mapping[str, RawTensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    for_columns: bool,
+) -> tuple[dict[str, RawTensor], dict[str, tuple[int, ...]]]:
+    """Return the features that the expressions of a receiver compute from raw columns, and the shapes of their rows.
+
+    For a module without columns, the lengths of lists are among them, as `Dataset.padded_batch` adds them.
+    """
+    padding = {"string": "", "int64": np.int64(MISSING_INTEGER if for_columns else 0), "float32": np.float32(0)}
+    tensors: dict[Expression, str] = {}
+    for feature in receiver.features.values():
+        tensors |= {one: raw[one.name].tensor for one in feature.inputs}
+    found: dict[str, RawTensor] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
+    for key, feature in receiver.features.items():
+        tensor = add_to_graph(feature, graph, tensors)
+        sizes[key] = shapes[feature.name] if feature.operation is None else feature.shape
+        lists = origin_of_lists(feature)
+        if sizes[key] == LISTS and lists.dtype != "float32":
+            is_padding = graph.op(
+                "Equal", tensors[lists], graph.constant("" if lists.dtype == "string" else np.int64(-1))
+            )
+            if feature is not lists:
+                tensor = graph.op("Where", is_padding, graph.constant(padding[feature.dtype]), tensor)
+            length = key + LENGTH_SUFFIX
+            if not for_columns and length not in receiver.features:
+                present = graph.op("Cast", graph.op("Not", is_padding), to=INT64)
+                count = graph.op("ReduceSum", present, graph.constant([1], np.int64), keepdims=1)
+                found[length], sizes[length] = RawTensor(tensor=count, dtype="int64"), (1,)
+        found[key] = RawTensor(tensor=tensor, dtype=feature.dtype, width=math.prod(sizes[key]))
+    return found, sizes
+
+
 def _lower_csv(
     graph: GraphBuilder, receiver: ServingInput
 ) -> tuple[dict[str, TensorInfo], dict[str, RawTensor], CsvFormat]:
@@ -158,14 +216,15 @@ def _lower_csv(
     texts: dict[str, str | None] = {
         key: str(receiver.defaults[key]) if key in receiver.defaults else None for key in receiver.inputs
     }
-    for dtype in ("string", "float32", "int64"):
+    dtypes: tuple[RawDtype, ...] = ("string", "float32", "int64")
+    for dtype in dtypes:
         keys = [key for key, feature in receiver.inputs.items() if feature.dtype == dtype]
         if not keys:
             continue
         values = select(graph, split, [names.index(key) for key in keys], len(names))
         values = _fill_empty(graph, values, [texts[key] or "" for key in keys])
         if dtype != "string":
-            values = _parse_numbers(graph, values, dtype)
+            values = ToNumber(dtype).lower(graph, values)
         for index, key in enumerate(keys):
             raw[key] = RawTensor(tensor=select(graph, values, [index], len(keys)), dtype=dtype)
     csv = CsvFormat(
@@ -185,14 +244,6 @@ def _fill_empty(graph: GraphBuilder, values: str, defaults: list[str]) -> str:
         return values
     empty = graph.op("Equal", values, graph.constant(np.array("", dtype=object)))
     return graph.op("Where", empty, graph.constant(np.array([defaults], dtype=object)), values)
-
-
-def _parse_numbers(graph: GraphBuilder, values: str, dtype: str) -> str:
-    """Add nodes that convert CSV text to numbers. Text that is not a number makes onnxruntime fail."""
-    good = graph.op("RegexFullMatch", values, pattern=NUMBER_PATTERNS[DTYPES[dtype]])
-    # Replace text that is not a number by an empty string, so that Cast fails.
-    checked = graph.op("Where", good, values, graph.constant(np.array("", dtype=object)))
-    return graph.op("Cast", checked, to=INT64 if dtype == "int64" else FLOAT)
 
 
 def _given_fields(fields: str, width: int) -> onnx.GraphProto:

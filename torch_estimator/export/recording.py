@@ -31,6 +31,8 @@ PREDICT = "predict"
 
 _MOST_BYTES = 2**16
 _ZEROS: Mapping[str, Any] = {"string": "", "float32": 0.0, "int64": 0}
+_TEXT_OF_RECEIVERS = "0"
+"""Text that `te.strings.to_number` can read."""
 
 
 def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[Mapping[str, Any]], count: int) -> None:
@@ -51,7 +53,7 @@ def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[M
     for candidates in (given, [_made_up(receiver)]):
         try:
             lines = _lines(model, receiver, candidates)
-        except ExportError as error:
+        except (ExportError, InvalidValueError) as error:
             logger.warning("An export without warm-up instances: %s", error)
             return
         if lines:
@@ -130,13 +132,14 @@ def _row(raw: Mapping[str, Any], receiver: ServingInput) -> dict[str, Any] | Non
 def _made_up(receiver: ServingInput) -> dict[str, Any]:
     """Return a row of defaults, zeros, empty strings and empty lists."""
     row: dict[str, Any] = {}
+    zeros = {**_ZEROS, "string": _TEXT_OF_RECEIVERS} if receiver.features else _ZEROS
     for name, feature in receiver.inputs.items():
         default = receiver.defaults.get(name)
         if feature.multivalent and name not in receiver.variable:
             row[name] = default if isinstance(default, list) else []
         else:
             size = abs(int(np.prod(feature.shape)))
-            items = default if isinstance(default, list) else [_ZEROS[feature.dtype] if default is None else default]
+            items = default if isinstance(default, list) else [zeros[feature.dtype] if default is None else default]
             row[name] = items * size if len(items) == 1 else items
     return row
 

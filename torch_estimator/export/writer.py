@@ -91,8 +91,8 @@ def write_export(
     check_count(warmup_instances)
     if not isinstance(receiver, ServingInput):
         raise ExportError(
-            "the serving input must be made by te.serving_input.raw_features, json, csv or examples, but got "
-            f"{receiver!r}."
+            "the serving input must be made by te.serving_input.raw_features, json, csv, examples, like or receiver, "
+            f"but got {receiver!r}."
         )
     graph, manifest = build(
         module=module,
@@ -134,7 +134,7 @@ def build(
     The arguments are those of `write_export`.
     """
     graph = GraphBuilder()
-    received = lower_receiver(graph, receiver)
+    received = lower_receiver(graph, receiver, for_columns=transform is not None)
     inputs = _inputs(graph, transform, received, receiver, structure)
     recorder = LayerRecorder(module, all_layers(layers))
     if isinstance(head, FunctionHead) and not is_canned(module):

@@ -25,6 +25,12 @@ class Graph(Protocol):
         """Add a node with one output and return the name of the output. An equal node is added only once."""
         ...
 
+    def multi(
+        self, kind: str, inputs: Sequence[str], *, outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node with several outputs and return their names. An equal node is added only once."""
+        ...
+
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
         """Add a constant of numbers or strings and return its name, which starts with `hint`."""
         ...

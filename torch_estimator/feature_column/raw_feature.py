@@ -130,8 +130,8 @@ def raw_features_of(columns: Any) -> dict[str, RawFeature]:
     """Return the `RawFeature` of each raw column that feature columns read, by key.
 
     Args:
-        columns: A list of feature columns or of `RawFeature`s, a dict with these as values, a single one of them, a
-            `FeatureTransform`, or a schema from `schema`.
+        columns: A list of feature columns or of `RawFeature`s, a dict with these or dtypes as values, a single one of
+            them, a `FeatureTransform`, or a schema from `schema`.
 
     Raises:
         InvalidTypeError: An item is none of these.
@@ -143,7 +143,10 @@ def raw_features_of(columns: Any) -> dict[str, RawFeature]:
     if isinstance(known, Mapping):
         return dict(known)
     if isinstance(columns, Mapping):
-        columns = list(columns.values())
+        columns = [
+            RawFeature(key=key, dtype=one) if isinstance(one, str) and one in ARROW_TYPES else one
+            for key, one in columns.items()
+        ]
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         columns = [columns]
     features: list[RawFeature] = []

@@ -16,8 +16,8 @@ from torch_estimator.data import arrow
 from torch_estimator.errors import RowError
 from torch_estimator.feature_column.chunk import Chunk
 from torch_estimator.feature_column.column import Encoders
+from torch_estimator.feature_column.dense_features import make_table
 from torch_estimator.feature_column.ids import MISSING, Int64Array
-from torch_estimator.feature_column.input_layer import make_table
 from torch_estimator.feature_column.layouts import SEQUENCE_LENGTHS, SEQUENCE_NUMERIC, Bag, InputLayout
 from torch_estimator.feature_column.sequence import SequenceNumericColumn
 from torch_estimator.feature_column.table import clip_norms

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.export.export_outputs import PredictOutput
-from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.metrics import streaming

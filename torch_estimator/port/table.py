@@ -408,8 +408,10 @@ _SEQUENCES = "te.data.Dataset.from_tfrecord(files, schema=context, sequence_sche
 _WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
 _SERVING = (
-    "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns) or .like(features)"
+    "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns), .like(features), "
+    "or .receiver(inputs, transform), which computes features"
 )
+_STRINGS = "te.strings has operations for Dataset.map and te.serving_input.receiver; an export has no others"
 _LOGGING_HOOK = 'write te.LoggingTensorHook({"loss": "loss"}, every_n_iter=100): names of variables or layers'
 _PATHS = "wherever a path is taken, globs and fsspec URLs (s3://, gs://) work; else use os, glob or fsspec"
 _FLAGS = "use argparse; or install absl-py: from absl import flags, app has the same functions"
@@ -529,8 +531,8 @@ ADVICE: dict[str, str] = {
     "io.gfile": _PATHS,
     "io.read_file": "read images in a torch Dataset, and give its DataLoader to te.data.Dataset.from_iterable",
     "image": "read images in a torch Dataset, and give its DataLoader to te.data.Dataset.from_iterable",
-    "string_split": "split strings in Dataset.map; an export cannot",
-    "strings": "compute strings in Dataset.map; an export cannot",
+    "string_split": _STRINGS,
+    "strings": _STRINGS,
     # Serving.
     "estimator.export": _SERVING,
     "placeholder": _SERVING,
