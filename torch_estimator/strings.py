@@ -268,7 +268,7 @@ def join(parts: Sequence[Any], separator: str = "") -> Any:
     """Return the strings of several columns joined, row by row.
 
     Args:
-        parts: Arrays, lists or `Expression`s of strings, and strings that are the same for every row.
+        parts: Arrays, lists or expressions of strings, and strings that are the same for every row.
         separator: String between two parts.
 
     Raises:
