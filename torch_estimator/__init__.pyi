@@ -33,6 +33,9 @@ from . import (
     metrics as metrics,
 )
 from . import (
+    nn as nn,
+)
+from . import (
     optim as optim,
 )
 from . import (

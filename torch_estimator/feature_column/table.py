@@ -26,6 +26,10 @@ class Piece:
         name: Name of the variable.
         rows: Number of its rows.
         initializer: Fills the rows with their initial values; None for zeros.
+
+    >>> table = fc.Table([fc.Piece(name="words", rows=1000, initializer=torch.nn.init.normal_)], dim=8)
+    >>> table(torch.tensor([3, 14])).shape
+    torch.Size([2, 8])
     """
 
     name: str
