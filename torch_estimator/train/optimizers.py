@@ -109,9 +109,10 @@ class OptimizerNumbers:
     """Saving and restoring of optimizers' numbers and strings: settings of parameter groups, and state such as counts.
 
     `restore` sets a changed setting only if its initial value in this run equals the one in the saved run. Otherwise
-    the user has edited the program and wants the new value. Settings that a schedule changes are neither saved nor
-    restored, because the schedule computes them from the global step. The number of batches in sums of gradients is
-    always saved: where a process takes over the state of another one, it may have to become 0 again.
+    the user has edited the program and wants the new value. A setting that an optimizer adds while it trains, such as
+    a number of steps, begins as None. Settings that a schedule changes are neither saved nor restored, because the
+    schedule computes them from the global step. The number of batches in sums of gradients is always saved: where a
+    process takes over the state of another one, it may have to become 0 again.
 
     Args:
         optimizers: New optimizers, before their first step.
@@ -128,9 +129,9 @@ class OptimizerNumbers:
                 _STATE: {str(place): numbers for place, numbers in enumerate(map(_plain, _slots(one))) if numbers},
                 _GROUPS: [
                     {
-                        key: [begun[key], now]
+                        key: [begun.get(key), now]
                         for key, now in _settings(group).items()
-                        if begun.get(key, now) != now or key == COUNT
+                        if begun.get(key) != now or key == COUNT
                     }
                     for group, begun in zip(one.param_groups, groups, strict=False)
                 ],
