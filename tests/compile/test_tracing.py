@@ -75,7 +75,8 @@ class Traced:
 
     def __init__(self, step: TrainStep, batch: TensorBatch, roots: Sequence[Any] = ()) -> None:
         def now() -> Any:
-            return cache_key(step.module, with_companions(step.optimizers), *roots, leave_out=LiveGroup.MOVING)
+            optimizers = [one for one in with_companions(step.optimizers) if one not in step.accumulation]
+            return cache_key(step.module, optimizers, *roots, leave_out=LiveGroup.MOVING)
 
         self.groups = step.groups
         state = [*(tensor for _, tensor in now().tensors), *step.scratch()]

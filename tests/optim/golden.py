@@ -15,6 +15,7 @@ from torch_estimator.checkpoint.variables import named_slots, named_variables
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.optim import OptimizerFactory
 from torch_estimator.optim.companions import with_companions
+from torch_estimator.train.accumulation import mask_rows
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.optimizers import optimizers_and_schedules
 from torch_estimator.train.step import TrainStep
@@ -45,7 +46,9 @@ def batches() -> list[TensorBatch]:
 
 def step_of(factory: OptimizerFactory) -> TrainStep:
     module = Given()
-    return TrainStep(module, loss_fn, optimizers_and_schedules(factory(module.named_parameters()))[0])
+    optimizers, _ = optimizers_and_schedules(factory(module.named_parameters()))
+    mask_rows(module, optimizers)
+    return TrainStep(module, loss_fn, optimizers)
 
 
 def found(step: TrainStep) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from torch_estimator.checkpoint.tensorflow import IMPORTED, UNTRAINED
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.optim import Adagrad, accumulate, clip_gradients_by_norm, moving_average
+from torch_estimator.train.training import check_companions
 
 X = {"x": np.array([[1.0, 2.0], [-1.0, 3.0]], np.float32)}
 NAMES = ("x/weights", "bias_weights")
@@ -153,9 +154,7 @@ def test_averages_of_tensorflow_go_on() -> None:
     assert not with_slots_for(without, module, [optimizer]).slots
 
 
-def test_parameter_servers_refuse_averages(tmp_path: Path) -> None:
-    from torch_estimator.train.training import check_companions
-
+def test_parameter_servers_refuse_averages() -> None:
     optimizer: Any = moving_average(te.optim.SGD(lr=0.1), 0.9)(Line().named_parameters())
     task = Task(type="chief", cluster={"chief": ("a:1",), "ps": ("b:1",)})
     with pytest.raises(InvalidValueError, match="moving_average does not work with parameter servers"):

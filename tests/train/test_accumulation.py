@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,19 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 import torch_estimator as te
+from tests.compile.test_tracing import Traced
 from tests.jobs import Line, assert_same_variables, points, squared_error
+from tests.optim import golden
 from tests.train.test_step import Bag, Twice, assert_same, batches, loss_of
 from torch_estimator import feature_column as fc
+from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.optim import accumulate, clip_gradients_by_norm
-from torch_estimator.train.accumulation import make_sums
-from torch_estimator.train.optimizers import optimizers_and_schedules
+from torch_estimator.optim.gradient_accumulation import COUNT
+from torch_estimator.train.accumulation import mask_rows
+from torch_estimator.train.optimizers import OptimizerNumbers, optimizers_and_schedules
 from torch_estimator.train.step import TrainStep
+from torch_estimator.train.training import check_companions
 
 OPTIMIZERS = {
     "SGD": te.optim.SGD(lr=0.005),
@@ -37,7 +41,7 @@ OPTIMIZERS = {
 
 def trained(module: nn.Module, factory: Any, data: Any, *, averages: bool) -> nn.Module:
     optimizers, schedules = optimizers_and_schedules(factory(module.named_parameters()))
-    make_sums(module, optimizers, te.RunConfig()._task)
+    mask_rows(module, optimizers)
     loss = (lambda *given: loss_of(*given) / len(given[2])) if averages else loss_of
     step = TrainStep(module, loss, optimizers, schedules=schedules, averages=averages)
     for ids, labels in data:
@@ -137,18 +141,41 @@ def test_schedules_and_the_global_step_count_batches(tmp_path: Path) -> None:
     assert estimator.get_variable_value("global_step") == 5
 
 
-def test_the_log_says_that_the_steps_are_not_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="torch_estimator"):
-        line(tmp_path, accumulate(te.optim.SGD(lr=0.1), 2), compile=True).train(points, max_steps=2)
-    assert "Training uncompiled, because the optimizer accumulates the gradients" in caplog.text
+TRACED = [
+    te.optim.Adam(lr=0.3),
+    partial(torch.optim.AdamW, lr=0.3),
+    clip_gradients_by_norm(te.optim.SGD(lr=1.0), 0.5),
+]
 
 
-def test_several_processes_are_refused() -> None:
-    module = Bag(1)
-    optimizer = accumulate(te.optim.SGD(lr=0.1), 2)(module.named_parameters())
-    task = te.RunConfig()._task.__class__(type="chief", cluster={"chief": ("a:1",), "worker": ("b:1",)})
-    with pytest.raises(InvalidValueError, match="one process, but 2 processes train here; leave it out"):
-        make_sums(module, [optimizer], task)
+@pytest.mark.parametrize("optimizer", TRACED)
+def test_traced_steps_with_updates_in_python_end_where_steps_in_python_do(optimizer: Any) -> None:
+    factory = accumulate(optimizer, 2)
+    eager, other = golden.step_of(factory), golden.step_of(factory)
+    traced = Traced(other, golden.batches()[0])
+    for batch in golden.batches()[:5]:
+        eager(batch.features, None, None)
+        traced(batch, [])
+        other.end()
+    expected = golden.found(eager)
+    for name, tensor in golden.found(other).items():
+        torch.testing.assert_close(tensor, expected[name], msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_count_of_zero_is_restored_over_another_one() -> None:
+    optimizer: Any = accumulate(te.optim.SGD(lr=0.1), 4)(Bag(1).named_parameters())
+    numbers = OptimizerNumbers([optimizer])
+    at_update = numbers.state()
+    optimizer.param_groups[0][COUNT] = 3
+    numbers.restore(at_update)
+    assert optimizer.param_groups[0][COUNT] == 0
+
+
+def test_parameter_servers_refuse_it() -> None:
+    optimizer: Any = accumulate(te.optim.SGD(lr=0.1), 2)(Bag(1).named_parameters())
+    task = Task(type="chief", cluster={"chief": ("a:1",), "ps": ("b:1",)})
+    with pytest.raises(InvalidValueError, match="accumulate does not work with parameter servers"):
+        check_companions([optimizer], task)
 
 
 def test_mistakes_are_sentences() -> None:

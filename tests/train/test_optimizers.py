@@ -102,6 +102,27 @@ def test_a_resumed_schedule_goes_on_bit_for_bit(name: str, tmp_path: Path) -> No
     assert_same_variables(resumed, whole)
 
 
+class Counting(torch.optim.Optimizer):
+    """Counts steps in its group, from the first step on, as the optimizers of the package pytorch_optimizer do."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["lr"] / group["steps"])
+
+
+def test_an_optimizer_that_counts_in_its_group_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    whole = job(tmp_path / "whole", Counting).train(points, max_steps=12)
+    for steps in (5, 12):
+        cut = job(tmp_path / "cut", Counting).train(points, max_steps=steps)
+    assert_same_variables(cut, whole)
+
+
 def test_raising_max_steps_goes_on_with_the_longer_schedule(tmp_path: Path) -> None:
     seen: list[float] = []
 

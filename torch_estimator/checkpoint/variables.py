@@ -18,7 +18,6 @@ from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.companions import AVERAGE, companions_of, is_of_companion
-from torch_estimator.optim.gradient_accumulation import SUM, is_accumulated
 
 
 def named_variables(module: nn.Module) -> dict[str, Tensor]:
@@ -118,7 +117,7 @@ def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
     """
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
     for name, view in named_slots(module, ours).items():
-        if name in saved or not (is_accumulated(name) or is_of_companion(name)):
+        if name in saved or not is_of_companion(name):
             copy_saved(view, saved, name)
     names = _parameter_names(module)
     for optimizer in optimizers:
@@ -156,14 +155,8 @@ def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name],
         for group, numbered in zip(optimizer.param_groups, layout, strict=True)
         for parameter, index in zip(group["params"], numbered["params"], strict=True)
     }
-    # Optimizers of torch take any state for their own, and would look for the rest of it. So add sums afterwards.
-    sums = {index: slots.pop(SUM) for index, slots in state.items() if SUM in slots}
     # `load_state_dict` moves each tensor to the device on which this optimizer keeps its state.
     optimizer.load_state_dict({"state": {k: v for k, v in state.items() if v}, "param_groups": layout})
-    for group, numbered in zip(optimizer.param_groups, layout, strict=True):
-        for parameter, index in zip(group["params"], numbered["params"], strict=True):
-            if index in sums:
-                optimizer.state[parameter][SUM] = sums[index].to(parameter.device)
 
 
 def _saved_state(name: _Name, parameter: nn.Parameter, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -213,9 +213,12 @@ class CompiledRunner(StepRunner):
         """
         block = self._prepare(batches)
         state = self._layout_state(block, batches, 0, context)
-        if state is None or state.compiled is None or self.in_python or context.observe or self._step.schedules:
+        if state is None or state.compiled is None or self.in_python or context.observe:
             return None
-        losses, run = state.compiled.bind(block.addresses, batches.start, self._settings_by_step(batches.count))
+        if self._step.schedules or self._step.accumulation:
+            return None
+        settings, _ = self._settings_by_step(batches.count)
+        losses, run = state.compiled.bind(block.addresses, batches.start, settings)
         context.compiled = True
 
         def take(number: int) -> float:
@@ -277,7 +280,9 @@ class CompiledRunner(StepRunner):
     def _take_compiled(
         self, compiled: CompiledStep, block: BatchBlock, batches: Batches, start: int, context: RunContext
     ) -> tuple[list[float], bool]:
-        """Run compiled steps on batches. Stop if a step fails, a loss is not finite, or a compiled-in setting changes.
+        """Run compiled steps on batches.
+
+        Stop if a step fails, a loss is not finite, a compiled-in setting changes, or accumulated gradients are due.
 
         Args:
             compiled: The compiled step for the layout of these batches.
@@ -293,9 +298,10 @@ class CompiledRunner(StepRunner):
         with sized_threads(self._step.module, block.rows, with_input_thread=True):
             if context.observe:
                 self._observe(batches.batch(start), context)
-            settings = self._settings_by_step(batches.count - start)
+            settings, is_advanced = self._settings_by_step(batches.count - start)
             started = time.perf_counter()
             losses, failed = compiled.take(block.addresses, batches.start + start, settings)
+            self._step.end(len(losses), advances=not is_advanced)
         if len(losses) > 1 or (len(losses) and self._secs_per_step == _SECS_PER_CALL):
             # Ignore the time of a call with a single step, which is slower per step, unless it is the first time.
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
@@ -307,24 +313,29 @@ class CompiledRunner(StepRunner):
             others = self._compiler.tensors if self._compiler is not None else ()
             context.summaries = self._observer.observe(lambda: self._step.loss(*step_inputs(batch)), others)
 
-    def _settings_by_step(self, steps: int) -> np.ndarray:
+    def _settings_by_step(self, steps: int) -> tuple[np.ndarray, bool]:
         """Return the values of changing settings, such as learning rates, for each next step; advance the schedules.
 
         Returns:
-            float32 ``[steps, settings]``, such as learning rates. There are fewer steps than asked for if a schedule
-            changes a setting that is a constant in the compiled step. The next call then detects the change.
+            The settings, float32 ``[steps, settings]``, and whether the schedules are advanced past the last step. If
+            not, they have its settings, with which accumulated gradients may be due. There are fewer steps than asked
+            for if these are due before, or if a schedule changes a setting that is a constant in the compiled step.
+            The next call then detects the change.
         """
         groups, schedules = self._step.groups, self._step.schedules
+        if self._step.accumulation:
+            steps = min(steps, self._step.accumulation.batches_left())
         rows = [[number for group in groups for number in group.numbers()]]
         if not schedules:
-            return np.repeat(np.array(rows, np.float32), steps, axis=0)
+            return np.repeat(np.array(rows, np.float32), steps, axis=0), False
         fixed = fixed_settings(self._step)
         self.refresh_settings()
-        schedules.advance()
-        while len(rows) < steps and fixed_settings(self._step) == fixed:
-            rows.append([number for group in groups for number in group.numbers()])
+        while len(rows) < steps:
             schedules.advance()
-        return np.array(rows, np.float32)
+            if fixed_settings(self._step) != fixed:
+                return np.array(rows, np.float32), True
+            rows.append([number for group in groups for number in group.numbers()])
+        return np.array(rows, np.float32), False
 
     def _raise_error_of(self, batch: TensorBatch, global_step: int) -> NoReturn:
         """Repeat the forward pass of a failed compiled step in Python, so that Python raises the error of the step."""

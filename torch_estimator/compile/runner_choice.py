@@ -53,10 +53,6 @@ def make_runner(
     """
     if not config.compile:
         return EagerRunner(step)
-    if step.accumulation:
-        # Whether a step updates the model depends on a count, and a graph cannot depend on one.
-        logger.info("Training uncompiled, because the optimizer accumulates the gradients of several batches.")
-        return EagerRunner(step)
     # The step also depends on these objects outside of the module, and hooks of the user may change them.
     watched = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
@@ -67,7 +63,8 @@ def make_runner(
     left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
 
     def compute_key() -> CacheKey:
-        optimizers = with_companions(step.optimizers)
+        # Optimizers that accumulate update in Python only; a compiled step adds to their sums, which companions hold.
+        optimizers = [one for one in with_companions(step.optimizers) if one not in step.accumulation]
         _sort_slots(optimizers)
         roots = {
             "module": step.module,

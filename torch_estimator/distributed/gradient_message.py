@@ -321,9 +321,8 @@ class SendingStep(TrainStep):
             self.packing.pack(self.message, loss, dense, mentions)
         return loss.detach(), []
 
-    def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Return the loss, and do nothing else: the second half of the step advances the schedules."""
-        return loss
+    def end(self, steps: int = 1, *, advances: bool = True) -> None:
+        """Do nothing, since the second half of the step updates with sums of gradients and advances the schedules."""
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
         """Do nothing, since the second half updates the parameters."""
@@ -353,7 +352,7 @@ class ReceivingStep(TrainStep):
     """
 
     def __init__(self, *args: Any, layout: Layout, averages: bool, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, averages=averages, **kwargs)
         self.packing = Packing(self, layout)
         self._averages = averages
 

@@ -20,7 +20,13 @@ AVERAGE = "ExponentialMovingAverage"
 UPDATES = "ExponentialMovingAverage_updates"
 """Slot of the number of updates of a moving average."""
 
-_SLOTS = (AVERAGE, UPDATES)
+SUM = "accumulated"
+"""Slot of the sum of the gradients of a variable."""
+
+TOUCHED = "accumulated_mask"
+"""Slot of a number that is 1 if there is a gradient in the sum; for a table by rows, a mask of the table's shape."""
+
+_SLOTS = (AVERAGE, UPDATES, SUM, TOUCHED)
 
 
 class Companion(Optimizer):

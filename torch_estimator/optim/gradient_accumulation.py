@@ -1,45 +1,59 @@
 """Gradient accumulation, as a setting of optimizers: add up the gradients of several batches, then update once.
 
-The training step looks up this setting of its optimizers. `torch_estimator.train.accumulation` adds up the gradients.
+The training step adds up the gradients, and updates when an optimizer is due; see `torch_estimator.train.accumulation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.optim.base import Group, ParamsT, State
+from torch_estimator.optim.companions import SUM, TOUCHED, Companion, accompany, companions_of
 from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory, optimizers_of
-
-SUM = "accumulated"
-"""Key of the sum of gradients in the state of a parameter."""
-
-TOUCHED = "accumulated_rows"
-"""Key, in the state of a table, of the mask of the rows that have a gradient in the sum."""
 
 COUNT = "accumulated_batches"
 """Setting of an optimizer's parameter groups: how many batches are in the sums."""
 
-# Maps each optimizer to the number of batches of an update, because torch's optimizers cannot store it.
-_BATCHES: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
+class GradientSums(Companion):
+    """Sums of the gradients of an optimizer's parameters.
 
-def accumulations_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[torch.optim.Optimizer, int]:
-    """Return the optimizers that accumulate gradients, each with the number of batches of an update."""
-    return {one: _BATCHES[one] for one in optimizers if one in _BATCHES}
+    Args:
+        params: The parameters.
+        batches: Number of batches of an update.
 
+    Attributes:
+        batches: Number of batches of an update.
+    """
 
-def is_accumulated(slot: str) -> bool:
-    """Return whether the name of an optimizer's variable in a checkpoint is that of a sum of gradients."""
-    return slot.endswith((f"/{SUM}", f"/{TOUCHED}"))
+    slot_names: ClassVar[dict[str, str]] = {"sum": SUM, "touched": TOUCHED}
+
+    def __init__(self, params: ParamsT, batches: int) -> None:
+        super().__init__(params, {})
+        self.batches = batches
+
+    @staticmethod
+    def init_state(param: Tensor, group: Group) -> State:
+        """Return a sum of zeros, and a 0-dimensional zero that says that there is no gradient in it."""
+        weights = param.detach()
+        return {"sum": torch.zeros_like(weights), "touched": torch.zeros((), dtype=torch.uint8, device=weights.device)}
+
+    @staticmethod
+    def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        """Add a gradient to the sum."""
+        state["sum"].add_(grad)
+        state["touched"].fill_(1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Accumulated:
-    """Optimizer factory that calls `factory` and registers the number of batches for each optimizer that it makes."""
+    """Optimizer factory that calls `factory` and makes the sums for each optimizer that `factory` returns."""
 
     factory: OptimizerFactory
     batches: int
@@ -47,14 +61,17 @@ class _Accumulated:
     def __call__(self, named: NamedParameters) -> Trainer | Sequence[Trainer]:
         made = self.factory(named)
         for optimizer in optimizers_of(made):
-            if optimizer in _BATCHES:
-                raise InvalidValueError(
-                    f"{type(optimizer).__name__} accumulates the gradients of {_BATCHES[optimizer]} batches already; "
-                    "call accumulate once."
-                )
-            _BATCHES[optimizer] = self.batches
-            for group in optimizer.param_groups:
-                group[COUNT] = 0
+            for sums in companions_of([optimizer]):
+                if isinstance(sums, GradientSums):
+                    raise InvalidValueError(
+                        f"{type(optimizer).__name__} accumulates the gradients of {sums.batches} batches already; "
+                        "call accumulate once."
+                    )
+            params = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+            if params:
+                accompany(optimizer, GradientSums(params, self.batches))
+                for group in optimizer.param_groups:
+                    group[COUNT] = 0
         return made
 
 
@@ -66,10 +83,11 @@ def accumulate(optimizer: OptimizerFactory, k: int) -> OptimizerFactory:
     equal numbers of rows for that. Rows of tables that no batch has looked up are not updated.
 
     The global step counts batches, so ``steps``, schedules and hooks count batches too. Checkpoints hold the sums: a
-    training that ends between two updates goes on exactly. Gradients are clipped after they have been added up.
+    training that ends between two updates goes on exactly. Gradients are clipped after they have been added up, apart
+    from those of optimizers that do not accumulate.
 
-    The steps run in Python, without compilation. Training with several processes is refused, because their gradients
-    are added up already.
+    Several processes that train in step update once in `k` batches of each. Parameter servers do not accumulate. A
+    compiled step computes and adds up the gradients; the updates run in Python.
 
     Args:
         optimizer: An unbound optimizer, a class, or a function from named parameters to optimizers or schedules.

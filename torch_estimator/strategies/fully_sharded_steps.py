@@ -73,7 +73,9 @@ class ShardedSteps(SynchronousSteps):
         super().__init__(group)
         self._training = training
         self._context = context
-        self._step = ShardedStep(*training.step_arguments, schedules=training.schedules)
+        self._step = ShardedStep(
+            *training.step_arguments, schedules=training.schedules, averages=training.averages_losses
+        )
         self._runner = EagerRunner(self._step)
         self._shard_file = ShardWriter(group.rank, group.size)
         self._state: Mapping[str, Any] = {}

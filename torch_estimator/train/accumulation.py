@@ -1,61 +1,50 @@
 """Gradient accumulation in the training step: sums of gradients, and when an optimizer is due.
 
-The sums are state of the optimizers, and the number of batches in them is a setting of their groups. So checkpoints
-hold both, and a training that ends between two updates goes on exactly.
+A step always adds its gradients to the sums, and may do so in compiled code. Whether an update is due depends on a
+count, so it is decided in Python after the step, and the update runs in Python.
+
+The sums are state of companions of the optimizers, and the number of batches in them is a setting of the optimizers'
+groups. So checkpoints hold both, and a training that ends between two updates goes on exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.cluster.task import Task
-from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
-from torch_estimator.optim.gradient_accumulation import COUNT, SUM, TOUCHED, accumulations_of
+from torch_estimator.optim.companions import companions_of
+from torch_estimator.optim.gradient_accumulation import COUNT, GradientSums
 from torch_estimator.train.sparse_update import SparseGrad, SparseUpdate
 
+Gradients = tuple[list[Tensor | None], list[SparseGrad | None]]
+"""Gradients of dense parameters and of tables; None for none."""
 
-def make_sums(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], task: Task) -> None:
-    """Add the sums of gradients, as zeros, to the state of the optimizers that accumulate.
 
-    Optimizers of `torch.optim` make their state at their first update, and they must not find any before it. Their sums
-    are therefore added with the first batch, and removed with each update.
-
-    Raises:
-        InvalidValueError: An optimizer accumulates, but several processes train.
-    """
-    accumulating = accumulations_of(optimizers)
-    if accumulating and (task.num_workers > 1 or task.num_ps):
-        processes = f"{task.num_workers} processes" + (f" and {task.num_ps} parameter servers" if task.num_ps else "")
-        raise InvalidValueError(
-            f"te.optim.accumulate works in a training of one process, but {processes} train here; leave it out, or "
-            "train in one process. Processes in step add up the gradients of all their batches already."
-        )
-    tables = {one.weight for one in module.modules() if isinstance(one, Table)}
-    for optimizer in accumulating:
-        if isinstance(optimizer, Optimizer):
-            for parameter, state in optimizer.state.items():
-                state[SUM] = torch.zeros_like(parameter.detach())
-                if parameter in tables:
-                    state[TOUCHED] = torch.zeros_like(state[SUM], dtype=torch.uint8)
+def mask_rows(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Give the sums of tables that are updated by rows a mask of the rows with a gradient."""
+    tables = [one.weight for one in module.modules() if isinstance(one, Table)]
+    for optimizer in optimizers:
+        for sums in companions_of([optimizer]):
+            if isinstance(sums, GradientSums) and isinstance(optimizer, Optimizer):
+                for weight in tables:
+                    if weight in sums.state:
+                        sums.state[weight]["touched"] = torch.zeros_like(weight.detach(), dtype=torch.uint8)
 
 
 class Accumulation:
     """Sums of the gradients of several batches, for the optimizers that update once for all of them.
+
+    An optimizer is ``in`` this object if it accumulates.
 
     Args:
         optimizers: The optimizers of the step.
         dense: The parameters that get a dense gradient, each with its optimizer.
         tables: The tables that are updated by rows.
         averages: Whether the gradients of the batches are averaged, instead of summed.
-
-    Attributes:
-        waiting: Optimizers whose update is not due after the last batch.
     """
 
     def __init__(
@@ -66,77 +55,84 @@ class Accumulation:
         *,
         averages: bool,
     ) -> None:
-        self._batches = accumulations_of(optimizers)
+        self._sums = {
+            optimizer: sums
+            for optimizer in optimizers
+            for sums in companions_of([optimizer])
+            if isinstance(sums, GradientSums)
+        }
         self._dense = dense
         self._tables = tables
         self._averages = averages
-        self.waiting: set[torch.optim.Optimizer] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._batches)
+        return bool(self._sums)
 
-    def add(
-        self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]
-    ) -> tuple[list[Tensor | None], list[SparseGrad | None]]:
-        """Add the gradients of a batch to the sums; return the gradients to update with now.
+    def __contains__(self, optimizer: object) -> bool:
+        return optimizer in self._sums
+
+    def add(self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]) -> Gradients:
+        """Add the gradients of a batch to the sums; return the gradients of optimizers that do not accumulate.
 
         Args:
-            dense: The gradients of the parameters with a dense gradient; None for none.
+            dense: The gradients of the parameters with a dense gradient.
             sparse: The gradients of the tables.
 
         Returns:
-            Both lists, with None for an optimizer that waits for more batches, and the sum or mean for one that does
-            not. Gradients of optimizers that do not accumulate are unchanged.
+            Both lists, with None for the gradients that were added to sums.
         """
-        counts = {one: one.param_groups[0][COUNT] + 1 for one in self._batches}
-        self.waiting = {one for one, batches in self._batches.items() if counts[one] < batches}
+        for (parameter, optimizer), gradient in zip(self._dense, dense, strict=True):
+            if optimizer in self._sums and gradient is not None:
+                sums = self._sums[optimizer]
+                sums.update(parameter, gradient, sums.state[parameter], {})
+        for update, rows in zip(self._tables, sparse, strict=True):
+            if update.optimizer in self._sums and rows is not None:
+                state = self._sums[update.optimizer].state[update.table.weight]
+                update.add_rows(state["sum"], state["touched"], rows)
+        return (
+            [None if one in self else gradient for (_, one), gradient in zip(self._dense, dense, strict=True)],
+            [None if one.optimizer in self else rows for one, rows in zip(self._tables, sparse, strict=True)],
+        )
+
+    def batches_left(self) -> int:
+        """Return after how many batches the next optimizer is due."""
+        left: int = min(sums.batches - one.param_groups[0][COUNT] for one, sums in self._sums.items())
+        return max(1, left)
+
+    def count(self, batches: int) -> list[torch.optim.Optimizer]:
+        """Count batches whose gradients were added; return the optimizers that are due now."""
+        for optimizer in self._sums:
+            for group in optimizer.param_groups:
+                group[COUNT] += batches
+        return [one for one, sums in self._sums.items() if one.param_groups[0][COUNT] >= sums.batches]
+
+    def take(self, due: Collection[torch.optim.Optimizer]) -> Gradients:
+        """Return the sums or means of the gradients of the optimizers that are due, and begin new sums for these.
+
+        A parameter has None if no batch has given it a gradient, so that its optimizer leaves it alone.
+        """
         # Take the scale from the count instead of from `k`, which may have changed since the sums were begun.
-        scales = {one: 1.0 / count if self._averages else 1.0 for one, count in counts.items()}
-        due_dense = [
-            self._of_parameter(parameter, optimizer, gradient, scales[optimizer]) if optimizer in scales else gradient
-            for (parameter, optimizer), gradient in zip(self._dense, dense, strict=True)
-        ]
-        due_sparse = [
-            self._of_table(update, gradient, scales[update.optimizer]) if update.optimizer in scales else gradient
-            for update, gradient in zip(self._tables, sparse, strict=True)
-        ]
-        for one, count in counts.items():
-            for group in one.param_groups:
-                group[COUNT] = count if one in self.waiting else 0
-        return due_dense, due_sparse
-
-    def _of_parameter(
-        self, parameter: nn.Parameter, optimizer: torch.optim.Optimizer, gradient: Tensor | None, scale: float
-    ) -> Tensor | None:
-        state: dict[str, Any] = optimizer.state[parameter]
-        if isinstance(optimizer, Optimizer):
-            total: Tensor = state[SUM]
-            if gradient is not None:
-                total.add_(gradient)
-            if optimizer in self.waiting:
-                return None
-            due = total * scale
-            total.zero_()
-            return due
-        # A parameter that no batch has given a gradient has no sum, so that its optimizer leaves it alone.
-        summed: Tensor | None = state.pop(SUM, None)
-        if gradient is not None:
-            dense = gradient.to_dense() if gradient.is_sparse else gradient
-            summed = dense.clone() if summed is None else summed.add_(dense)
-        if summed is None or optimizer not in self.waiting:
-            return None if summed is None else summed.mul_(scale)
-        state[SUM] = summed
-        return None
-
-    def _of_table(self, update: SparseUpdate, gradient: SparseGrad | None, scale: float) -> SparseGrad | None:
-        state = update.optimizer.state[update.table.weight]
-        total, touched = state[SUM], state[TOUCHED]
-        if gradient is not None:
-            update.add_rows(total, touched, gradient)
-        if update.optimizer in self.waiting:
-            return None
-        rows = touched[:, 0].nonzero().flatten()
-        due = total[rows] * scale
-        total[rows] = 0
-        touched[rows] = 0
-        return (rows, due) if len(rows) else None
+        scales = {one: 1.0 / one.param_groups[0][COUNT] if self._averages else 1.0 for one in due}
+        dense: list[Tensor | None] = []
+        for parameter, optimizer in self._dense:
+            dense.append(None)
+            if optimizer in scales:
+                state = self._sums[optimizer].state[parameter]
+                if state["touched"]:
+                    dense[-1] = state["sum"] * scales[optimizer]
+                    state["sum"].zero_()
+                    state["touched"].zero_()
+        sparse: list[SparseGrad | None] = []
+        for update in self._tables:
+            sparse.append(None)
+            if update.optimizer in scales:
+                state = self._sums[update.optimizer].state[update.table.weight]
+                rows = state["touched"][:, 0].nonzero().flatten()
+                if len(rows):
+                    sparse[-1] = rows, state["sum"][rows] * scales[update.optimizer]
+                    state["sum"][rows] = 0
+                    state["touched"][rows] = 0
+        for optimizer in due:
+            for group in optimizer.param_groups:
+                group[COUNT] = 0
+        return dense, sparse

@@ -28,7 +28,6 @@ from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.companions import AVERAGE, companions_of, is_of_companion, with_companions
-from torch_estimator.optim.gradient_accumulation import accumulations_of, is_accumulated
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, to_tensors, weight_arguments
 from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
@@ -223,19 +222,11 @@ class Model:
         """Check that optimizers can go on with the state in a checkpoint; return it without state of no use to them."""
         _check_kinds(checkpoint, optimizers)
         slots = named_slots(self.module, with_companions(optimizers))
-        unused = [
-            name
-            for name in checkpoint.slots
-            if (is_of_companion(name) and name not in slots)
-            or (is_accumulated(name) and not accumulations_of(optimizers))
-        ]
+        unused = [name for name in checkpoint.slots if is_of_companion(name) and name not in slots]
         checkpoint = dataclasses.replace(checkpoint, slots=without(checkpoint.slots, unused))
         if all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
-            needed = {
-                name: one
-                for name, one in slots.items()
-                if name in checkpoint.slots or not (is_accumulated(name) or is_of_companion(name))
-            }
+            saved = checkpoint.slots
+            needed = {name: one for name, one in slots.items() if name in saved or not is_of_companion(name)}
             check_compatible(checkpoint, checkpoint.variables, needed)
         return checkpoint
 

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.optim.factories import check_evaluates_once
+from torch_estimator.optim.gradient_accumulation import COUNT
 from torch_estimator.train.live_group import LiveGroup
 
 
@@ -108,8 +109,10 @@ class OptimizerNumbers:
     """Saving and restoring of optimizers' numbers and strings: settings of parameter groups, and state such as counts.
 
     `restore` sets a changed setting only if its initial value in this run equals the one in the saved run. Otherwise
-    the user has edited the program and wants the new value. Settings that a schedule changes are neither saved nor
-    restored, because the schedule computes them from the global step.
+    the user has edited the program and wants the new value. A setting that an optimizer adds while it trains, such as
+    a number of steps, begins as None. Settings that a schedule changes are neither saved nor restored, because the
+    schedule computes them from the global step. The number of batches in sums of gradients is always saved: where a
+    process takes over the state of another one, it may have to become 0 again.
 
     Args:
         optimizers: New optimizers, before their first step.
@@ -125,7 +128,11 @@ class OptimizerNumbers:
             {
                 _STATE: {str(place): numbers for place, numbers in enumerate(map(_plain, _slots(one))) if numbers},
                 _GROUPS: [
-                    {key: [begun[key], now] for key, now in _settings(group).items() if begun.get(key, now) != now}
+                    {
+                        key: [begun.get(key), now]
+                        for key, now in _settings(group).items()
+                        if begun.get(key) != now or key == COUNT
+                    }
                     for group, begun in zip(one.param_groups, groups, strict=False)
                 ],
             }

@@ -78,7 +78,8 @@ class SparseUpdate:
     def add_rows(self, total: Tensor, touched: Tensor, gradient: SparseGrad) -> None:
         """Add the gradient of a batch to a sum ``[rows + 1, dim]``, and set its rows of a mask of this shape to 1."""
         ids, values = gradient
-        _Elements(ids, self.table.dim).add_to(total, touched, values)
+        rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, self.table.dim)
+        rows.add_to(total, touched, values)
 
     def apply(self, gradient: Gradient) -> None:
         """Update the rows that a gradient belongs to: copy the rows and their state, update both, write them back."""
@@ -158,6 +159,10 @@ class _TracedRows:
         scratch.index_put_((self._ids,), torch.zeros((), dtype=scratch.dtype, device=scratch.device))
         scratch.index_put_((self._ids,), values, accumulate=True)
         return scratch[self._ids]
+
+    def add_to(self, total: Tensor, touched: Tensor, values: Tensor) -> None:
+        total.index_put_((self._ids,), values, accumulate=True)
+        touched.index_put_((self._ids,), torch.ones((), dtype=touched.dtype, device=touched.device))
 
     def are(self, row: int) -> Tensor:
         return (self._ids == row).unsqueeze(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,10 @@ class TrainStep:
     Attributes:
         dense: Parameters that get a dense gradient.
         tables: The sparse update of each table that gets one.
-        owned_groups: Each parameter group, with the optimizer it belongs to.
-        other_optimizers: The optimizers of `torch.optim`, whose ``step`` cannot be part of a compiled graph.
+        owned_groups: Each parameter group, with the optimizer it belongs to; without those of accumulating optimizers,
+            which never update in compiled code.
+        other_optimizers: The optimizers of `torch.optim` that do not accumulate. Their ``step`` cannot be part of a
+            compiled graph.
         accumulation: The sums of gradients of optimizers that update once for several batches; false if none does.
     """
 
@@ -82,7 +84,6 @@ class TrainStep:
         self.dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
         self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
-        self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
         owned = [(one, owner) for one, (owner, _) in zip(self.dense, self._dense_groups, strict=True)]
         self._moving_averages = [
             (averages, parameter, LiveGroup(group), by_parameter[parameter][0])
@@ -93,6 +94,9 @@ class TrainStep:
             if parameter in by_parameter
         ]
         self.accumulation = Accumulation(self.optimizers, owned, self.tables, averages=averages)
+        updating = [one for one in self.optimizers if one not in self.accumulation]
+        self.other_optimizers = [one for one in updating if not isinstance(one, Optimizer)]
+        self.owned_groups = [(owner, group) for owner, group in self.owned_groups if owner not in self.accumulation]
         # Each clipping gets the indices of its gradients in the list of all gradients: of `dense`, then of `tables`.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
         self._clippings = [
@@ -122,8 +126,6 @@ class TrainStep:
         """
         loss, dense, sparse = self.differentiate(features, labels, weights)
         with torch.no_grad():
-            if self.accumulation:
-                dense, sparse = self.accumulation.add(dense, sparse)
             left = self.apply(dense, sparse)
         return loss.detach(), left
 
@@ -176,11 +178,18 @@ class TrainStep:
         optimizer.advance(state, group.values)
 
     def apply(self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]) -> list[Tensor | None]:
-        """Clip the gradients that `differentiate` has returned, and update the parameters.
+        """Use the gradients that `differentiate` has returned: add them to sums, or clip them and update parameters.
 
         Returns:
             The gradients for optimizers of `torch.optim`; see `compute`.
         """
+        if self.accumulation:
+            dense, sparse = self.accumulation.add(dense, sparse)
+        return self._clip_and_update(dense, sparse)
+
+    def _clip_and_update(
+        self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]
+    ) -> list[Tensor | None]:
         given = self.clipped(dense, sparse)
         for update, gradient in zip(self.tables, given[len(dense) :], strict=True):
             if gradient is not None:
@@ -205,10 +214,24 @@ class TrainStep:
         return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Complete a step after `compute`: run the optimizers of `torch.optim` and advance the schedules."""
+        """Complete a step after `compute`: run the optimizers of `torch.optim`, and do what `end` does."""
         self.update_left(left)
-        self.schedules.advance()
+        self.end()
         return loss
+
+    def end(self, steps: int = 1, *, advances: bool = True) -> None:
+        """Complete one or several steps in Python: update with sums of gradients if that is due; advance the schedules.
+
+        Args:
+            steps: Number of the steps. An update may be due only after the last of them.
+            advances: Whether to advance the schedules, by one step.
+        """
+        if self.accumulation and (due := self.accumulation.count(steps)):
+            with torch.no_grad():
+                self._run_of_torch(self._clip_and_update(*self.accumulation.take(due)), due)
+            self._average(due)
+        if advances:
+            self.schedules.advance()
 
     def warn_of_thawed(self) -> None:
         """Warn if a hook has unfrozen parameters, because they are not trained."""
@@ -222,19 +245,25 @@ class TrainStep:
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
         """Run the optimizers of `torch.optim` on the gradients that `compute` returned, and update the averages."""
-        self.assign(left)
-        for other in self.other_optimizers:
-            if other not in self.accumulation.waiting:
-                other.step()
-        self.assign([None] * len(left))
+        self._run_of_torch(left, self.other_optimizers)
         self.average()
 
     def average(self) -> None:
-        """Update the moving averages of the weights; called after the weights were updated."""
+        """Update the moving averages of the weights that are updated in every step; called after their update."""
+        self._average([one for one in self.optimizers if one not in self.accumulation])
+
+    def _average(self, owners: Collection[torch.optim.Optimizer]) -> None:
         with torch.no_grad():
             for averages, parameter, group, owner in self._moving_averages:
-                if owner not in self.accumulation.waiting:
+                if owner in owners:
                     self.update(averages, parameter, parameter, group)
+
+    def _run_of_torch(self, left: Sequence[Tensor | None], optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self.assign(left)
+        for other in optimizers:
+            if not isinstance(other, Optimizer):
+                other.step()
+        self.assign([None] * len(left))
 
     def assign(self, left: Sequence[Tensor | None]) -> None:
         """Set ``grad`` of the parameters in `other_optimizers` to the gradients that `compute` returned."""

@@ -26,11 +26,12 @@ from torch_estimator.hooks.step_counter import StepCounterHook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.companions import companions_of, with_companions
+from torch_estimator.optim.gradient_accumulation import GradientSums
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import InputFn
 from torch_estimator.strategy import Session, SharedEvaluator
 from torch_estimator.summary.event_writer import EventWriters
-from torch_estimator.train.accumulation import make_sums
+from torch_estimator.train.accumulation import mask_rows
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
@@ -151,7 +152,7 @@ class Training:
         """
         self.optimizers, self.schedules = self.model.make_optimizers()
         check_companions(self.optimizers, self.task)
-        make_sums(self.model.module, self.optimizers, self.task)
+        mask_rows(self.model.module, self.optimizers)
         self._numbers = OptimizerNumbers(with_companions(self.optimizers))
 
     def restore(self, own_state: Mapping[str, Any]) -> None:
@@ -450,10 +451,11 @@ def own_state(state: Mapping[str, Any], rank: int, size: int, own_keys: Sequence
 
 def check_companions(optimizers: Sequence[torch.optim.Optimizer], task: Task) -> None:
     """Raise InvalidValueError if optimizers have companions and the task is one of a cluster with parameter servers."""
-    if task.num_ps and companions_of(optimizers):
+    for companion in companions_of(optimizers) if task.num_ps else ():
+        name = "accumulate" if isinstance(companion, GradientSums) else "moving_average"
         raise InvalidValueError(
-            "te.optim.moving_average does not work with parameter servers, each of which updates its part of the "
-            "weights on its own; leave it out, or train without parameter servers."
+            f"te.optim.{name} does not work with parameter servers, which update their parts of the weights with the "
+            "gradients of every batch at once; leave it out, or train without parameter servers."
         )
 
 
