@@ -288,7 +288,7 @@ class Dataset:
 
         Args:
             features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first. An Arrow
-                table or a pandas DataFrame is a dict of its columns.
+                table or a pandas DataFrame is a dict of its columns, and a torch TensorDataset is features and labels.
             labels: One column, or a dict or tuple of columns, or None.
 
         Raises:
@@ -380,8 +380,9 @@ class Dataset:
 
         Args:
             table: A `pyarrow.Table`, record batch or record batch reader, or any object that gives Arrow data
-                (``__arrow_c_stream__`` or ``__arrow_c_array__``), such as a Polars DataFrame or a DuckDB relation. All
-                rows are taken into memory. For files that do not fit, use `from_parquet`.
+                (``__arrow_c_stream__`` or ``__arrow_c_array__``), such as a Polars DataFrame or a DuckDB relation; or a
+                Dataset of Hugging Face's datasets. All rows are taken into memory. For files that do not fit, use
+                `from_parquet`.
             label: Column to use as label, or several; see `label`.
 
         Raises:
@@ -582,7 +583,7 @@ class Dataset:
 
         Raises:
             InvalidValueError: The Dataset has a label already, or `column` names a column twice.
-            InvalidTypeError: `column` is not a name, a list of names or a dict of names.
+            InvalidTypeError: `column` is not a name, a list of names or a dict of names, or `mapping` is not a dict.
 
         >>> data = te.data.Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
         >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
