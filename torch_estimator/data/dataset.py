@@ -980,6 +980,34 @@ class Dataset:
         features, labels = tree.slice_rows(tuple(first), 0, rows)
         return features if labels is None else (features, labels)
 
+    def describe(self) -> Any:
+        """Return a pandas DataFrame with statistics of each column of features and labels, in one pass over all rows.
+
+        Its columns are the type, the number of values and of missing ones ('' or NaN), of different values (up to
+        10,000, else NA), the least, greatest and mean number, and the most frequent strings. Of columns of lists the
+        lengths are described.
+
+        Raises:
+            DataError: A row cannot be read, such as one with a missing integer.
+            InvalidValueError: The rows are repeated without end.
+
+        >>> data = te.data.Dataset.from_arrays({"age": [31.0, 52.0, 52.0], "job": ["clerk", "", "clerk"]})
+        >>> print(data.describe()[["type", "count", "missing", "unique", "mean"]])
+                type  count  missing  unique  mean
+        age  float64      3        0       2  45.0
+        job   string      2        1       1   NaN
+        """
+        from torch_estimator.data.describe import ListLengths, describe
+
+        endless = False
+        for operation in self._operations:
+            endless = (endless and not isinstance(operation, Take)) or operation == Repeat(count=None)
+        if endless:
+            raise InvalidValueError("describe reads all rows, so it must come before repeat(), or after a take.")
+        batches = self if self._batched else self.batch(8192)
+        with batches.iterator(ListLengths()) as iterator:
+            return describe(iterator)
+
     def __repr__(self) -> str:
         steps = [described_source(self._source), *(described_operation(one) for one in self._operations)]
         return f"<Dataset: {' | '.join(steps)}>"
