@@ -141,6 +141,12 @@ def test_a_column_that_is_not_there_is_named(source: Make, tmp_path: Path) -> No
         (["paid", 3], None, InvalidTypeError, "label must be the name of a column, but got 3"),
         (3, None, InvalidTypeError, "label must be the name of a column, or several in a list, but got 3"),
         (
+            "label",
+            ("no", "yes"),
+            InvalidTypeError,
+            r"must be a dict .*such as {'no': 0, 'yes': 1}, but got \('no', 'ye",
+        ),
+        (
             ["paid", "bought"],
             {"no": 0, "yes": 1},
             InvalidValueError,

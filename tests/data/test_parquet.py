@@ -84,7 +84,8 @@ def test_a_missing_number_is_named_by_file_and_row(tmp_path: Path) -> None:
     file = written(tmp_path / "a.parquet", x=[*range(9), None])
     with pytest.raises(DataError) as raised:
         list(Dataset.from_parquet(file).batch(2))
-    assert str(raised.value) == f"{file}, row 9 (from 0): column 'x': the value is missing and has no default."
+    problem = "the value is missing and has no default; give one, as defaults={'x': 0} does"
+    assert str(raised.value) == f"{file}, row 9 (from 0): column 'x': {problem}."
 
 
 def test_an_unknown_label_is_named_by_file_and_row_even_if_shuffled(tmp_path: Path) -> None:

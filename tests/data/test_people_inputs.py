@@ -129,6 +129,22 @@ def test_whatever_gives_arrow_data_is_read(table: Any) -> None:
     assert (features["x"].tolist(), features["w"].tolist(), labels.tolist()) == ([1, 2, 3], ["a", "", "c"], [0, 1, 0])
 
 
+def test_a_dataset_of_hugging_face_is_read_as_it_is_formatted() -> None:
+    # As theirs: rows that were chosen are only in what a slice in the format "arrow" returns.
+    methods = {
+        "__module__": "datasets.arrow_dataset",
+        "data": TABLE,
+        "with_format": lambda self, kind: {"arrow": self}[kind],
+        "__getitem__": lambda self, rows: TABLE.take([2, 0])[rows],
+        "__iter__": lambda self: iter(TABLE.to_pylist()),
+    }
+    given = type("Dataset", (), methods)()
+    ((features, labels),) = Dataset.from_arrow(given, label="y").batch(3)
+    assert (features["x"].tolist(), features["w"].tolist(), labels.tolist()) == ([3, 1], ["c", "a"], [0, 0])
+    (batch,) = te.data.to_dataset(given, repeat_single_batch=False)
+    assert batch["x"].tolist() == [3, 1]
+
+
 def test_an_input_fn_may_return_a_table_and_from_arrays_may_take_one() -> None:
     for given in (TABLE, TABLE.to_batches()[0], Capsules(TABLE)):
         (batch,) = te.data.to_dataset(given, repeat_single_batch=False)

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from torch_estimator.data import Dataset, to_dataset
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -46,6 +46,34 @@ def test_features_alone_are_one_batch(value: Any) -> None:
     column = batch.features["x"] if isinstance(batch.features, dict) else batch.features
     assert column.tolist() == [1, 2]
     assert len(first_two(value, repeat=True)) == 2
+
+
+class Strings:
+    """A column that gives Arrow data, as a Series of Polars does."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return pa.chunked_array([["no", "yes"]]).__arrow_c_stream__(requested_schema)
+
+
+def test_labels_may_give_arrow_data() -> None:
+    (batch,) = first_two(({"x": [1, 2]}, Strings()), repeat=False)
+    assert batch.labels.to_pylist() == ["no", "yes"]
+
+
+def test_a_tensor_dataset_is_its_tensors() -> None:
+    rows = TensorDataset(torch.tensor([1, 2]), torch.tensor([0, 1]))
+    (batch,) = first_two(rows, repeat=False)
+    assert (batch.features.tolist(), batch.labels.tolist()) == ([1, 2], [0, 1])
+    (features, labels) = next(iter(Dataset.from_arrays(rows).batch(2)))
+    assert (features.tolist(), labels.tolist()) == ([1, 2], [0, 1])
+    assert next(iter(Dataset.from_arrays(TensorDataset(torch.tensor([1]))).batch(1))).tolist() == [1]
+    with pytest.raises(InvalidValueError, match="but has 3 tensors; give a dict of features"):
+        to_dataset(TensorDataset(*3 * [torch.tensor([1])]), repeat_single_batch=True)
+
+
+def test_rows_of_torch_are_refused_with_what_to_return() -> None:
+    with pytest.raises(InvalidTypeError, match=r"the rows of a torch Subset; return DataLoader\(dataset, batch_size"):
+        to_dataset(Subset(TensorDataset(torch.tensor([1])), [0]), repeat_single_batch=True)
 
 
 def test_a_dataset_is_left_as_it_is() -> None:

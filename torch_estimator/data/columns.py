@@ -24,6 +24,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = "Array | pa.Array"
 Columns: TypeAlias = dict[str, Column]
 
+MISSING = "the value is missing and has no default"
+DEFAULT_CURE = "; give one, as defaults={{{!r}: 0}} does"
+"""The problem of a missing number, and what to do about it in a file; it is formatted with the name of the column."""
+
 STRINGS = pa.dictionary(pa.int32(), pa.string())
 """The Arrow type for columns of strings."""
 
@@ -113,7 +117,9 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
     return array
 
 
-def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None, missing: int | None = None) -> Column:
+def from_arrow(
+    array: pa.Array, *, name: str | None = None, default: Any = None, missing: int | None = None, cure: str = ""
+) -> Column:
     """Convert an Arrow array to a column. Strings and lists stay Arrow arrays; numbers become numpy arrays.
 
     Args:
@@ -121,6 +127,7 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None,
         name: Name of the column, for messages.
         default: Value that replaces a missing one. None means '' for strings and an error for numbers.
         missing: Integer that replaces a missing one without a default, also in lists; None makes it an error.
+        cure: What the error for a missing number says at its end, such as `DEFAULT_CURE`.
 
     Raises:
         RowError: A number is missing and there is no default.
@@ -138,7 +145,7 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None,
         return _lists(array, name, default, missing)
     if default is None and pa.types.is_integer(kind):
         default = missing
-    array = _without_nulls(array, name, default)
+    array = _without_nulls(array, name, default, cure)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
     return arrow.to_numpy(array)
@@ -275,12 +282,12 @@ def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryAr
     return replace_empty(array, default) if default else array
 
 
-def _without_nulls(array: pa.Array, name: str | None, default: Any) -> pa.Array:
+def _without_nulls(array: pa.Array, name: str | None, default: Any, cure: str) -> pa.Array:
     if not array.null_count:
         return array
     if default is None:
         row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
-        raise RowError("the value is missing and has no default", row=row, column=name)
+        raise RowError(f"{MISSING}{cure.format(name)}", row=row, column=name)
     try:
         return pc.fill_null(array, pa.scalar(default).cast(array.type))
     except pa.ArrowException as error:

@@ -288,7 +288,7 @@ class Dataset:
 
         Args:
             features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first. An Arrow
-                table or a pandas DataFrame is a dict of its columns.
+                table or a pandas DataFrame is a dict of its columns, and a torch TensorDataset is features and labels.
             labels: One column, or a dict or tuple of columns, or None.
 
         Raises:
@@ -380,8 +380,9 @@ class Dataset:
 
         Args:
             table: A `pyarrow.Table`, record batch or record batch reader, or any object that gives Arrow data
-                (``__arrow_c_stream__`` or ``__arrow_c_array__``), such as a Polars DataFrame or a DuckDB relation. All
-                rows are taken into memory. For files that do not fit, use `from_parquet`.
+                (``__arrow_c_stream__`` or ``__arrow_c_array__``), such as a Polars DataFrame or a DuckDB relation; or a
+                Dataset of Hugging Face's datasets. All rows are taken into memory. For files that do not fit, use
+                `from_parquet`.
             label: Column to use as label, or several; see `label`.
 
         Raises:
@@ -582,7 +583,7 @@ class Dataset:
 
         Raises:
             InvalidValueError: The Dataset has a label already, or `column` names a column twice.
-            InvalidTypeError: `column` is not a name, a list of names or a dict of names.
+            InvalidTypeError: `column` is not a name, a list of names or a dict of names, or `mapping` is not a dict.
 
         >>> data = te.data.Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
         >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
@@ -978,6 +979,34 @@ class Dataset:
             raise InvalidValueError("the Dataset has no rows.")
         features, labels = tree.slice_rows(tuple(first), 0, rows)
         return features if labels is None else (features, labels)
+
+    def describe(self) -> Any:
+        """Return a pandas DataFrame with statistics of each column of features and labels, in one pass over all rows.
+
+        Its columns are the type, the number of values and of missing ones ('' or NaN), of different values (up to
+        10,000, else NA), the least, greatest and mean number, and the most frequent strings. Of columns of lists the
+        lengths are described.
+
+        Raises:
+            DataError: A row cannot be read, such as one with a missing integer.
+            InvalidValueError: The rows are repeated without end.
+
+        >>> data = te.data.Dataset.from_arrays({"age": [31.0, 52.0, 52.0], "job": ["clerk", "", "clerk"]})
+        >>> print(data.describe()[["type", "count", "missing", "unique", "mean"]])
+                type  count  missing  unique  mean
+        age  float64      3        0       2  45.0
+        job   string      2        1       1   NaN
+        """
+        from torch_estimator.data.describe import ListLengths, describe
+
+        endless = False
+        for operation in self._operations:
+            endless = (endless and not isinstance(operation, Take)) or operation == Repeat(count=None)
+        if endless:
+            raise InvalidValueError("describe reads all rows, so it must come before repeat(), or after a take.")
+        batches = self if self._batched else self.batch(8192)
+        with batches.iterator(ListLengths()) as iterator:
+            return describe(iterator)
 
     def __repr__(self) -> str:
         steps = [described_source(self._source), *(described_operation(one) for one in self._operations)]

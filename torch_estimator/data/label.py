@@ -110,6 +110,11 @@ class Label:
     def _check_mapping(self) -> None:
         if self.mapping is None:
             return
+        if not isinstance(self.mapping, Mapping):
+            raise InvalidTypeError(
+                f"the mapping of the label, {self}, must be a dict from values to numbers, such as "
+                f"{{'no': 0, 'yes': 1}}, but got {self.mapping!r}."
+            )
         if not self.mapping:
             raise InvalidValueError(f"the mapping of the label, {self}, must not be empty.")
         if isinstance(self.column, str):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
 
 from torch_estimator.data.chunk import as_pair
 from torch_estimator.data.dataset import Dataset
@@ -17,6 +18,7 @@ from torch_estimator.data.sources.memory import (
     is_frame,
     is_series,
     memory_source,
+    pair_of,
     series_column,
     table_columns,
     table_of,
@@ -29,7 +31,8 @@ def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
 
     Args:
         value: A Dataset; a torch DataLoader or any other iterable of batches; or a single batch, which is features (a
-            dict of columns, an array, a DataFrame) or a pair (features, labels).
+            dict of columns, an array, a DataFrame, a table in Arrow's format), a pair (features, labels) or a
+            TensorDataset of these.
         repeat_single_batch: Whether a single batch is repeated without end, as tf.estimator does in training.
 
     Raises:
@@ -42,9 +45,11 @@ def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
     """
     if isinstance(value, Dataset):
         return value
-    if table_of(value) is None and _is_iterable_of_batches(value):
-        return Dataset.from_iterable(value)
     table = table_of(value)
+    if table is None and _is_iterable_of_batches(value):
+        return Dataset.from_iterable(value)
+    if isinstance(value, TensorDataset):
+        value = pair_of(value)
     features, labels = as_pair(value if table is None else table_columns(table))
     if features is None:
         raise _unusable(value)
@@ -68,6 +73,8 @@ def _columns(value: Any, name: str | None = None) -> Any:
         return table_columns(table)
     if is_series(value):
         return series_column(value, str(value.name))
+    if hasattr(value, "__arrow_c_stream__"):
+        return pa.chunked_array(value)
     if isinstance(value, Mapping):
         return {key: _columns(column, str(key)) for key, column in value.items()}
     if isinstance(value, tuple):
@@ -79,6 +86,11 @@ def _columns(value: Any, name: str | None = None) -> Any:
 
 
 def _unusable(value: Any) -> InvalidTypeError:
+    if isinstance(value, TorchDataset):
+        return InvalidTypeError(
+            f"input_fn must return batches, but returned the rows of a torch {type(value).__name__}; return "
+            "DataLoader(dataset, batch_size=…, shuffle=…)."
+        )
     return InvalidTypeError(
         f"input_fn must return a Dataset, a pair (features, labels), features, or an iterable of batches, but "
         f"returned {value!r}."

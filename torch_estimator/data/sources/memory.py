@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.utils.data import TensorDataset
 
 from torch_estimator import tree
 from torch_estimator.data.arguments import duplicates, missing_column
@@ -97,6 +98,8 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
         InvalidValueError: Columns differ in length, two have one name, or there are no rows.
         DataError: A number is missing.
     """
+    if isinstance(features, TensorDataset) and labels is None:
+        features, labels = pair_of(features)
     features = _columns_of(features)
     try:
         if isinstance(features, Mapping):
@@ -111,6 +114,20 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
     if rows == 0:
         raise InvalidValueError("features must have at least one row, but have none.")
     return MemorySource(features=features, labels=labels, rows=rows)
+
+
+def pair_of(data: TensorDataset) -> tuple[Any, Any]:
+    """Return the one or two tensors of a TensorDataset as features and labels (None if there is one).
+
+    Raises:
+        InvalidValueError: It has more tensors.
+    """
+    if len(data.tensors) > 2:
+        raise InvalidValueError(
+            f"a TensorDataset must hold features, or features and labels, but has {len(data.tensors)} tensors; give a "
+            "dict of features and the labels, as from_arrays({'a': data.tensors[0], 'b': …}, data.tensors[-1]) does."
+        )
+    return data.tensors[0], data.tensors[1] if len(data.tensors) == 2 else None
 
 
 def _columns_of(features: Any) -> Any:
@@ -147,6 +164,9 @@ def table_of(value: Any) -> pa.Table | None:
         or is_series(value)
     ):
         return None
+    if _is_of(value, "datasets", "Dataset"):
+        # Hugging Face's Dataset; its own table would lack what select, shuffle and filter did.
+        return value.with_format("arrow")[:]
     try:
         if hasattr(value, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(value).read_all()
@@ -165,7 +185,7 @@ def arrow_table(value: Any) -> pa.Table:
     """
     table = table_of(value)
     if table is None:
-        cure = "; use from_pandas" if is_frame(value) else ""
+        cure = "; use from_pandas" if is_frame(value) else "; call collect() first" if hasattr(value, "collect") else ""
         raise InvalidTypeError(
             "from_arrow takes a table of Arrow, or an object that gives one (__arrow_c_stream__), but got "
             f"{type(value).__name__}{cure}."
@@ -246,12 +266,12 @@ class _Locator:
 
 def is_frame(value: object) -> bool:
     """Return whether a value is a pandas DataFrame."""
-    return _is_pandas(value, "DataFrame")
+    return _is_of(value, "pandas", "DataFrame")
 
 
 def is_series(value: object) -> bool:
     """Return whether a value is a pandas Series."""
-    return _is_pandas(value, "Series")
+    return _is_of(value, "pandas", "Series")
 
 
 def frame_columns(frame: Any) -> dict[str, Column]:
@@ -291,5 +311,6 @@ def series_column(series: Any, name: str) -> Column:
         raise DataError(f"column {name!r} of the frame cannot be used: {str(error).splitlines()[0]}.") from error
 
 
-def _is_pandas(value: object, name: str) -> bool:
-    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "pandas" for kind in type(value).__mro__)
+def _is_of(value: object, package: str, name: str) -> bool:
+    """Return whether a value is of a class of a package, without importing it."""
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
