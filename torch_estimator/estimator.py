@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.from_module.optimizers import ModuleOptimizer
     from torch_estimator.heads.base import Head
+    from torch_estimator.heads.serving import Signature
     from torch_estimator.serving_input import ServingInput
     from torch_estimator.summary.history import History
 
@@ -111,6 +112,7 @@ class Estimator:
         columns: Iterable[Any] | None = None,
         transform: FeatureTransform | None = None,
         weight_column: str | None = None,
+        export_outputs: Mapping[str, Signature] | None = None,
         model_dir: str | None = None,
         config: RunConfig | None = None,
         warm_start_from: WarmStart | None = None,
@@ -140,6 +142,7 @@ class Estimator:
                 `feature_column.InputLayer` or `LinearModel`.
             weight_column: Name of the feature that holds a weight for each row, for a loss or metrics that name
                 ``weights``.
+            export_outputs: Signatures of exports by name; see `EstimatorSpec`.
             model_dir: The same as in the constructor.
             config: The same as in the constructor.
             warm_start_from: The same as in the constructor.
@@ -173,6 +176,7 @@ class Estimator:
             columns=columns,
             transform=transform,
             weight_column=weight_column,
+            export_outputs=export_outputs,
         )
         return Estimator(model_fn, model_dir, config, warm_start_from=warm_start_from)
 

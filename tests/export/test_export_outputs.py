@@ -76,6 +76,20 @@ def test_a_single_signature_is_the_default(tmp_path: Path) -> None:
     assert list(model.signatures["predict"].outputs) == ["price", "scores"]
 
 
+def of_module(export_outputs: Mapping[str, Signature]) -> te.Estimator:
+    return te.Estimator.from_module(
+        nn.Linear(2, 1), head=te.RegressionHead(), export_outputs=export_outputs, model_dir="memory://of_module"
+    )
+
+
+def test_an_estimator_of_a_module_has_signatures_beside_those_of_its_head(tmp_path: Path) -> None:
+    model = exported(of_module({"value": te.export.RegressionOutput("predictions")}), tmp_path)
+    assert list(model.signatures) == ["serving_default", "predict", "value"]
+    np.testing.assert_array_equal(
+        model.predict({"features": X}, "value")["outputs"], model.predict({"features": X})["predictions"]
+    )
+
+
 def with_outputs(export_outputs: Mapping[str, Signature]) -> te.Estimator:
     x = fc.numeric_column("x")
     linear = te.LinearRegressor([x], "memory://with_outputs").train(lambda: ({"x": [1.0]}, [2.0]), steps=1)
@@ -108,6 +122,7 @@ def test_an_unknown_prediction_is_named(tmp_path: Path) -> None:
     ("make", "error", "problem"),
     [
         (lambda: estimator({"a": {"b": "c"}}), InvalidTypeError, "hold signatures such as te.export.PredictOutput"),  # type: ignore[dict-item]
+        (lambda: of_module({"a": "predictions"}), InvalidTypeError, "export_outputs must hold signatures such as"),  # type: ignore[dict-item]
         (lambda: estimator([1]), InvalidTypeError, r"must be a dict of signatures by name, but got \[1\]"),  # type: ignore[arg-type]
         (
             lambda: estimator({"a": te.export.PredictOutput("price"), "b": te.export.PredictOutput("price")}),

@@ -100,6 +100,31 @@ def test_rows_of_any_length_get_the_answer_that_each_gets_alone(frames: tuple[Fr
     np.testing.assert_allclose(together, answer[[0, 3]], atol=1e-6)
 
 
+class Plain(nn.Module):
+    """RNNs with each setting, called with and without first states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 3)
+        self.first = nn.RNN(3, 4, num_layers=2, batch_first=True, bidirectional=True, dropout=0.5)
+        self.second = nn.RNN(8, 4, nonlinearity="relu", bias=False)
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        outputs, last = self.first(self.words(features["words"]))
+        return self.second(outputs.transpose(0, 1), last[:1])[1][0]
+
+
+def test_an_rnn_is_exported_for_any_length(tmp_path: Path) -> None:
+    module = Plain()
+    model = export(tmp_path, module, {"words": np.array([[1, 2]])}, variable=["words"])
+    module.eval()
+    for length in (1, 2, 17):
+        words = DRAW.integers(0, 20, (3, length))
+        with torch.no_grad():
+            expected = module({"words": torch.from_numpy(words)}).numpy()
+        np.testing.assert_allclose(model.predict({"words": words})["output"], expected, atol=1e-5)
+
+
 def test_requests_of_different_lengths_that_arrive_together(tagger: tuple[Tagger, ExportedModel]) -> None:
     model = tagger[1]
     rows = [[1, 2, 3], [4], [5, 6]] * 3
@@ -169,5 +194,5 @@ def test_bad_names_of_sequences(variable: Any, error: type[Exception], problem: 
 
 def test_a_module_that_fixes_the_length_is_told_what_to_write() -> None:
     error = ValueError("tracing inferred a static shape of 4 for dimension inputs['x'].shape[1].")
-    problem = describe_problem(error, nn.RNN(2, 3), lambda: None)
-    assert problem.endswith("take x.shape[0] instead of len(x), and nn.LSTM or nn.GRU instead of nn.RNN")
+    problem = describe_problem(error, nn.Linear(2, 3), lambda: None)
+    assert problem.endswith("the length of a sequence: take x.shape[0], not len(x)")

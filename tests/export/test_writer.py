@@ -165,6 +165,24 @@ def test_inputs_can_be_handed_through(built: Built, tmp_path: Path) -> None:
         write(built, tmp_path, receiver=receiver, forward=["id"])
 
 
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_inputs_that_nothing_reads_are_named(
+    built: Built, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    defaults = {"key": "nokey", "id": 1, "other": 1}
+    if kind == "json":
+        receiver = serving_input.json(built.transform, defaults=defaults)
+    else:
+        receiver = serving_input.csv(["w", "x", "key", "id", "other"], built.transform, defaults=defaults)
+    write(built, tmp_path, receiver=receiver, forward=["key"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "The export takes 'id', 'other', which the model does not read; name it in te.forward_features to return it."
+    ]
+    caplog.clear()
+    write(built, tmp_path, receiver=receiver, forward=["key", "id", "other"])
+    assert not caplog.records
+
+
 class Area(nn.Module):
     """Transform that computes a feature from two raw numbers."""
 

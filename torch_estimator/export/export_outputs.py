@@ -1,4 +1,4 @@
-"""Signatures that a ``model_fn`` gives its exports: `PredictOutput`, `ClassificationOutput` and `RegressionOutput`.
+"""Signatures that a model gives its exports: `PredictOutput`, `ClassificationOutput` and `RegressionOutput`.
 
 tf.estimator's classes of these names hold tensors. These hold the keys of predictions, which exports have as outputs.
 """

@@ -371,6 +371,10 @@ def _numbers(name: str, value: Any, info: TensorInfo) -> Array:
         wrong = _first_wrong(array, value, info)
         if type(wrong) is int and dtype.kind == "i":
             raise _too_large(name, wrong, dtype)
+        if wrong is None and info.default is not None:
+            raise InvalidValueError(
+                f"Input {name} takes {_WANTED[info.dtype]}, but has None; leave the input out to get {info.default!r}."
+            )
         raise _wrong(name, _WANTED[info.dtype], wrong)
     if dtype.kind == "i":
         _check_range(name, array, dtype)

@@ -167,6 +167,14 @@ class GraphBuilder:
                 return list(ast.literal_eval(recorded.get(_SCOPES, "[]")))[:-1]
         return []
 
+    def needed(self) -> set[str]:
+        """Return the names of all tensors that the outputs of the graph depend on."""
+        found = {*self._renamed, *(value.name for value in self._outputs)}
+        for node in reversed(self._nodes):
+            if not found.isdisjoint(node.output):
+                found |= _inputs(node)
+        return found
+
     @property
     def size(self) -> int:
         """Size of all numeric constants of the graph in bytes."""
@@ -200,6 +208,12 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
 def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
     shape = [size if size != -1 else f"{name}_length" if place else "batch" for place, size in enumerate(info.shape)]
     return helper.make_tensor_value_info(name, _ELEMENT_TYPES[info.dtype], shape)
+
+
+def _inputs(node: onnx.NodeProto) -> set[str]:
+    """Return the inputs of a node and of the nodes in its branches."""
+    inner = (one for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for one in graph.node)
+    return set(node.input).union(*map(_inputs, inner))
 
 
 def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.NodeProto:

@@ -16,6 +16,7 @@ from torch import nn
 
 from torch_estimator.errors import ExportError, UserError
 from torch_estimator.export.graph import OPSETS, GraphBuilder
+from torch_estimator.export.recurrent import exported_rnns, translations
 
 _NOISY_LOGGERS = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
 
@@ -83,9 +84,15 @@ def inline(
     # After one use of a GRU, torch remembers to unroll it to the length of the example, also for the export.
     torch.ops.aten.gru.input._dispatch_cache.clear()
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), torch.no_grad(), exported_rnns(root):
             program = torch.onnx.export(
-                root, examples, dynamo=True, opset_version=OPSETS[""], dynamic_shapes=shapes, verbose=False
+                root,
+                examples,
+                dynamo=True,
+                opset_version=OPSETS[""],
+                dynamic_shapes=shapes,
+                verbose=False,
+                custom_translation_table=translations(),
             )
     except Exception as error:
         _raise_user_error(error)
@@ -166,10 +173,7 @@ def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], 
     if _DATA_DEPENDENT in problem:
         problem += "; write it with torch operations whose flow does not depend on the values"
     if _FIXED_SIZE in problem:
-        problem += (
-            "; the module fixes the number of rows or the length of a sequence: take x.shape[0] instead of len(x), "
-            "and nn.LSTM or nn.GRU instead of nn.RNN"
-        )
+        problem += "; the module fixes the number of rows or the length of a sequence: take x.shape[0], not len(x)"
     if frame is None:
         return problem
     module, path, line = frame

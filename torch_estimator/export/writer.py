@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 import time
@@ -34,6 +35,8 @@ from torch_estimator.heads.serving import SERVING_DEFAULT, Signature
 from torch_estimator.inner_layers import ForwardedLayers, all_layers, check_new_keys
 from torch_estimator.networks import ROWS, RowCount
 from torch_estimator.serving_input import ServingInput
+
+logger = logging.getLogger("torch_estimator")
 
 PRODUCER = "torch-estimator"
 
@@ -153,6 +156,8 @@ def build(
         name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = tensor_info(prediction, name)
         graph.output(name, prediction.tensor, outputs[key])
+    if not isinstance(transform, RowCount):
+        _warn_of_unread(graph, received, receiver)
     described = _with_lengths(received.inputs, transform)
     manifest = Manifest(
         signatures=with_forwarded(
@@ -193,6 +198,18 @@ def _inputs(
 
     check_raw(received.raw, transform.raw_features)
     return named_inputs(lower_features(graph, transform, received.raw))
+
+
+def _warn_of_unread(graph: GraphBuilder, received: Received, receiver: ServingInput) -> None:
+    """Name the inputs of a serving input that no output of the graph depends on, in a line of log."""
+    needed = graph.needed()
+    # What is forwarded is the input itself, of which the raw column may be another shape.
+    unread = [key for key in receiver.inputs if needed.isdisjoint((key, received.given[key].tensor))]
+    if unread:
+        logger.warning(
+            "The export takes %s, which the model does not read; name it in te.forward_features to return it.",
+            ", ".join(map(repr, unread)),
+        )
 
 
 def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:

@@ -24,6 +24,7 @@ from torch_estimator.from_module.optimizers import (
     is_bound,
 )
 from torch_estimator.heads.base import Head
+from torch_estimator.heads.serving import Signature
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.specs import EstimatorSpec
 
@@ -79,6 +80,7 @@ class ModuleModel:
         columns: Iterable[Any] | None,
         transform: FeatureTransform | None,
         weight_column: str | None = None,
+        export_outputs: Mapping[str, Signature] | None = None,
     ) -> None:
         _check_module(module)
         for what, function in {"The loss": loss, "The head": head, "The function of predictions": predictions}.items():
@@ -109,7 +111,7 @@ class ModuleModel:
         self._transform = transform
         self._columns_first = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
-        self._given["weight_column"] = weight_column
+        self._given |= {"weight_column": weight_column, "export_outputs": export_outputs}
         with tables_of_checkpoint(restored=True):
             # Leave the embedding tables without initial values, since only their shapes matter here.
             probe = self(ModeKeys.PREDICT).module
