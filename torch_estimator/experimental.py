@@ -1,4 +1,4 @@
-"""Hooks and functions of ``tf.estimator.experimental``, under the same names."""
+"""Models, hooks and functions of ``tf.estimator.experimental``, under the same names."""
 
 from torch_estimator.hooks.early_stopping import (
     make_early_stopping_hook,
@@ -10,9 +10,12 @@ from torch_estimator.hooks.early_stopping import (
 )
 from torch_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
 from torch_estimator.hooks.stop_at_step import make_stop_at_checkpoint_step_hook
+from torch_estimator.models.rnn import RNNClassifier, RNNEstimator
 
 __all__ = [
     "InMemoryEvaluatorHook",
+    "RNNClassifier",
+    "RNNEstimator",
     "make_early_stopping_hook",
     "make_stop_at_checkpoint_step_hook",
     "read_eval_metrics",
