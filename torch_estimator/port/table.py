@@ -470,7 +470,6 @@ ADVICE: dict[str, str] = {
     # Columns.
     "feature_column.input_layer": "use fc.FeatureTransform and fc.InputLayer: docs/guides/columns_in_your_model.md",
     "feature_column.linear_model": "use fc.FeatureTransform and fc.LinearModel: docs/guides/columns_in_your_model.md",
-    "feature_column.sequence_numeric_column": _MISSING,
     "feature_column.shared_embedding_columns": "use fc.shared_embeddings",
     # Input.
     "data.TextLineDataset": f"{_FROM_CSV}; te.data.Dataset.from_text(files) gives other lines as they are",
