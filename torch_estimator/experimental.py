@@ -1,4 +1,4 @@
-"""Hooks, functions and the k-means model of ``tf.estimator.experimental``, under the same names."""
+"""Models, hooks and functions of ``tf.estimator.experimental``, under the same names."""
 
 from torch_estimator.hooks.early_stopping import (
     make_early_stopping_hook,
@@ -11,10 +11,13 @@ from torch_estimator.hooks.early_stopping import (
 from torch_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
 from torch_estimator.hooks.stop_at_step import make_stop_at_checkpoint_step_hook
 from torch_estimator.models.kmeans import KMeans
+from torch_estimator.models.rnn import RNNClassifier, RNNEstimator
 
 __all__ = [
     "InMemoryEvaluatorHook",
     "KMeans",
+    "RNNClassifier",
+    "RNNEstimator",
     "make_early_stopping_hook",
     "make_stop_at_checkpoint_step_hook",
     "read_eval_metrics",

@@ -53,6 +53,9 @@ def make_runner(
     """
     if not config.compile:
         return EagerRunner(step)
+    if getattr(model.module, "varies_in_length", False):
+        logger.info("Training uncompiled, because a compiled step takes sequences of one length only.")
+        return EagerRunner(step)
     # The step also depends on these objects outside of the module, and hooks of the user may change them.
     watched = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:

@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from torch_estimator.export.elementwise import Elementwise
-from torch_estimator.export.graph import FLOAT, INT64, GraphBuilder
+from torch_estimator.export.graph import BOOL, FLOAT, INT64, GraphBuilder
 from torch_estimator.export.hash_chains import HashChains, concat, select
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.column import CategoricalColumn, NumberColumn
-from torch_estimator.feature_column.layouts import Bag, PlacedIds
+from torch_estimator.feature_column.layouts import (
+    SEQUENCE_LENGTHS,
+    SEQUENCE_NUMERIC,
+    Bag,
+    InputLayout,
+    PlacedIds,
+)
 from torch_estimator.feature_column.lowering import HashChain, ListLeaf, RawTensor
+from torch_estimator.feature_column.sequence import SequenceNumericColumn
+from torch_estimator.feature_column.sequence_features import bags_of
 
 if TYPE_CHECKING:
     from torch_estimator.feature_column.transform import FeatureTransform
@@ -43,6 +51,7 @@ def lower_features(
             (placed.column for _, group in numbers for placed in group),
             (number for column in fixed for number in column.number_columns),
             (number for bag in transform.bags for number in bag.column.number_columns),
+            (placed.column for placed in (transform.sequence.numeric if transform.sequence is not None else ())),
         )
     )
     matrix = _IdMatrix(lowering, fixed)
@@ -55,6 +64,8 @@ def lower_features(
         outputs[key] = Inlined(tensor=tensor, row_shape=(slots,), dtype="int64")
     for bag in transform.bags:
         outputs.update(_lower_bag(bag, lowering))
+    if transform.sequence is not None:
+        outputs.update(_lower_sequences(transform.sequence, lowering))
     return outputs
 
 
@@ -185,13 +196,63 @@ class _IdMatrix:
         return graph.op("Where", missing, graph.constant(padding, np.int64), moved)
 
 
+def _lower_sequences(layout: InputLayout, lowering: ColumnLowering) -> dict[str, Inlined]:
+    """Return the ids ``[N, n]``, the numbers ``[N, n, width]`` and the lengths ``[N]`` of sequence columns.
+
+    Callers pad lists with missing values: ``''``, -1 or NaN.
+    """
+    graph, lengths, numbers = lowering.graph, [], []
+    outputs: dict[str, Inlined] = {}
+    for bag in bags_of(layout):
+        placed, missing = _table_rows(bag, lowering)
+        outputs[bag.feature] = Inlined(tensor=placed, row_shape=(-1,), dtype="int64")
+        raw = lowering.raw[bag.column.raw_features[0].key]
+        nothing = graph.constant(np.array("", object) if raw.dtype == "string" else np.array(-1, np.int64))
+        lengths.append(_length(graph, graph.op("Equal", raw.tensor, nothing)))
+    for one in layout.numeric:
+        column, width = one.column, one.column.width
+        assert isinstance(column, SequenceNumericColumn)
+        given = column.lower(lowering)
+        missing = graph.op("IsNaN", given)
+        default = graph.constant(column.default_value, np.float32)
+        filled = graph.op("Where", missing, default, lowering.numbers(column))
+        rows = graph.op("Shape", lowering.floats(column.key), start=0, end=1)
+        shape = graph.op("Concat", rows, graph.constant([-1, width], np.int64), axis=0)
+        numbers.append(graph.op("Reshape", filled, shape))
+        # A step is missing if all its numbers are.
+        as_numbers = graph.op("Reshape", graph.op("Cast", missing, to=INT64), shape)
+        all_missing = graph.op("ReduceMin", as_numbers, graph.constant([2], np.int64), keepdims=0)
+        lengths.append(_length(graph, graph.op("Cast", all_missing, to=BOOL)))
+    if numbers:
+        tensor = graph.op("Concat", *numbers, axis=2) if len(numbers) > 1 else numbers[0]
+        outputs[SEQUENCE_NUMERIC] = Inlined(tensor=tensor, row_shape=(-1, layout.numeric_width), dtype="float32")
+    longest = graph.op("Max", *lengths) if len(lengths) > 1 else lengths[0]
+    outputs[SEQUENCE_LENGTHS] = Inlined(tensor=longest, row_shape=(), dtype="int64")
+    return outputs
+
+
+def _length(graph: GraphBuilder, missing: str) -> str:
+    """Return the place of the last step that is not missing, counted from 1, int64 ``[N]``; 0 without any."""
+    count = graph.op("Squeeze", graph.op("Shape", missing, start=1, end=2), graph.constant([0], np.int64))
+    one = graph.constant(1, np.int64)
+    places = graph.op("Range", one, graph.op("Add", count, one), one)
+    present = graph.op("Where", missing, graph.constant(0, np.int64), places)
+    return graph.op("ReduceMax", present, graph.constant([1], np.int64), keepdims=0)
+
+
+def _table_rows(bag: Bag, lowering: ColumnLowering) -> tuple[str, str]:
+    """Return the ids of a column of lists as row indices into its table, and whether each is missing, ``[N, n]``."""
+    graph = lowering.graph
+    ids = bag.column.lower_lists(lowering)
+    missing = graph.op("Less", ids, graph.constant(0, np.int64))
+    moved = graph.op("Add", ids, graph.constant(bag.offset, np.int64)) if bag.offset else ids
+    return graph.op("Where", missing, graph.constant(bag.padding, np.int64), moved), missing
+
+
 def _lower_bag(bag: Bag, lowering: ColumnLowering) -> dict[str, Inlined]:
     """Return the ids of one column with lists or weights, and its weights if it has any, both ``[N, n]``."""
     graph, column = lowering.graph, bag.column
-    ids = column.lower_lists(lowering)
-    missing = graph.op("Less", ids, graph.constant(0, np.int64))
-    moved = graph.op("Add", ids, graph.constant(bag.offset, np.int64)) if bag.offset else ids
-    placed = graph.op("Where", missing, graph.constant(bag.padding, np.int64), moved)
+    placed, missing = _table_rows(bag, lowering)
     shape = (-1,) if column.multivalent else (column.slots,)
     outputs = {bag.feature: Inlined(tensor=placed, row_shape=shape, dtype="int64")}
     if bag.weights is not None and column.weight_feature is not None:

@@ -65,12 +65,18 @@ def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
     return _shaped(name, array, info)
 
 
+def padding_of(info: TensorInfo) -> Any:
+    """Return the value that stands for a missing value in a list of an input."""
+    # A step of a sequence may be zero, so that only NaN can say that it is missing.
+    return np.nan if info.step_size and info.dtype == "DT_FLOAT" else PADDING.get(info.dtype, False)
+
+
 def filled(info: TensorInfo, rows: int) -> Array:
     """Return a batch of `rows` rows for an omitted input. Every row is the input's default."""
     sizes = info.shape[1:]
     if info.holds_lists:
         given = info.default if isinstance(info.default, list) else [info.default]
-        return np.array([given or [PADDING[info.dtype]]] * rows, dtype=NUMPY_TYPES[info.dtype])
+        return np.array([given or [padding_of(info)] * (info.step_size or 1)] * rows, dtype=NUMPY_TYPES[info.dtype])
     row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
     return np.broadcast_to(row.reshape(sizes if row.size > 1 else (1,) * len(sizes)), (rows, *sizes)).copy()
 
@@ -112,7 +118,7 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     if info.exact_lengths and not lengths.all():
         raise InvalidValueError(f"Input {name} has the empty list in row {lengths.argmin()} (from 0); give a value.")
-    padding = PADDING.get(info.dtype, False)
+    padding = padding_of(info)
     items = [padding if item is None and not info.exact_lengths else item for row in rows for item in row]
     tensor = np.full((len(rows), lengths.max(initial=1), *info.shape[2:]), padding, dtype=NUMPY_TYPES[info.dtype])
     if items:
@@ -121,15 +127,21 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
 
 
 def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """Check that each list of weights is as long as its list of values. Return the padded arrays by input.
+    """Check that lists that belong together are equally long. Return the padded arrays by input.
+
+    These are lists of weights and their values, and the sequences of a row.
 
     Args:
         feeds: Rows by input.
         infos: Description of every input. For an input of weights, `TensorInfo.lengths_of` names the input of values.
 
     Raises:
-        InvalidValueError: A list of weights has another length than its list of values.
+        InvalidValueError: A list has another length than the one that it belongs to.
     """
+    sequences = {name: feed.lengths for name, feed in feeds.items() if infos[name].step_size}
+    for name, lengths in sequences.items():
+        first, counts = next(iter(sequences.items()))
+        _check_steps(name, lengths, infos[name].step_size or 1, first, counts, infos[first].step_size or 1)
     for name, feed in feeds.items():
         other = infos[name].lengths_of
         if other is None or other not in feeds or len(feeds[other].lengths) != len(feed.lengths):
@@ -143,6 +155,23 @@ def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> d
                 f"{feeds[other].lengths[row]}."
             )
     return {name: feed.tensor for name, feed in feeds.items()}
+
+
+def _check_steps(
+    name: str, lengths: npt.NDArray[np.int64], size: int, other: str, counts: npt.NDArray[np.int64], other_size: int
+) -> None:
+    """Raise InvalidValueError unless the lists of an input have whole steps, as many as those of another input."""
+    wrong = np.flatnonzero(lengths % size)
+    if len(wrong):
+        raise InvalidValueError(
+            f"Input {name} has {lengths[wrong[0]]} values in row {wrong[0]} (from 0), but takes {size} for each step."
+        )
+    if len(counts) == len(lengths) and len(wrong := np.flatnonzero(lengths * other_size != counts * size)):
+        row = wrong[0]
+        raise InvalidValueError(
+            f"Input {name} has a sequence of {lengths[row] // size} in row {row} (from 0), but {other} has one of "
+            f"{counts[row] // other_size}; the sequences of a row must have one length."
+        )
 
 
 class RowsError(InvalidValueError):
@@ -272,7 +301,9 @@ def read_examples(name: str, value: Any, example_format: ExampleFormat) -> tuple
         where = f", row {row} (from 0)" if len(examples) > 1 else ""
         column = "" if problem.column is None else f"{problem.column!r}: "
         raise InvalidValueError(f"Input {name}{where}: {column}{problem.text}.")
-    return {column: _of_examples(column, feature, examples) for column, feature in features.items()}, len(serialized)
+    steps = {column: field.step_size for column, field in example_format.fields.items()}
+    arrays = {column: _of_examples(column, feature, examples, steps[column]) for column, feature in features.items()}
+    return arrays, len(serialized)
 
 
 def _serialized(name: str, item: Any) -> bytes:
@@ -283,7 +314,9 @@ def _serialized(name: str, item: Any) -> bytes:
     return item.encode() if isinstance(item, str) else item
 
 
-def _of_examples(column: str, feature: FixedLenFeature | VarLenFeature, examples: Examples) -> Array:
+def _of_examples(
+    column: str, feature: FixedLenFeature | VarLenFeature, examples: Examples, step_size: int | None
+) -> Array:
     """Return the values of one feature, ``[rows, *shape]``, or lists that are padded to the longest one."""
     rows = len(examples)
     is_text = feature.dtype == "string"
@@ -297,8 +330,9 @@ def _of_examples(column: str, feature: FixedLenFeature | VarLenFeature, examples
             values = texts
         return values.reshape(rows, *(feature.shape or (1,)))
     lengths = examples.counts(column)
-    padding = {"string": "", "float32": 0.0, "int64": -1}[feature.dtype]
-    tensor = np.full((rows, max(int(lengths.max(initial=0)), 1)), padding, dtype=object if is_text else feature.dtype)
+    padding = {"string": "", "float32": np.nan if step_size else 0.0, "int64": -1}[feature.dtype]
+    longest = max(int(lengths.max(initial=0)), step_size or 1)
+    tensor = np.full((rows, longest), padding, dtype=object if is_text else feature.dtype)
     tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = values
     return tensor
 

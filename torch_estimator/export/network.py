@@ -18,6 +18,7 @@ from torch_estimator.export.any_module import ModuleInputs, logits_of, lower_mod
 from torch_estimator.export.extra_outputs import LayerRecorder
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
+from torch_estimator.export.recurrent_network import lower_outputs
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.embedding import Combiner
@@ -27,6 +28,7 @@ from torch_estimator.feature_column.weighted_sum import LinearModel
 from torch_estimator.from_module.module_model import ColumnsThenModule
 from torch_estimator.heads.serving import Prediction
 from torch_estimator.networks import ROWS, Baseline
+from torch_estimator.recurrent_network import RecurrentNetwork
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -62,8 +64,18 @@ def lower_network(
     if isinstance(module, Baseline):
         return _baseline(graph, module, inputs.tensors[ROWS].tensor)
     recorder = recorder or LayerRecorder(module, {})
+    tensors = {key: item.tensor for key, item in inputs.tensors.items()}
+    if isinstance(module, RecurrentNetwork):
+        context = None if module.dense_features is None else _input_layer(graph, module.dense_features, tensors)
+        outputs, mask = lower_outputs(graph, module, tensors, context)
+        dense: Any = module.rnn_model["logits"]
+        if mask is None:
+            return Prediction(tensor=_dense(graph, dense, outputs), dtype="DT_FLOAT", row_shape=(width,))
+        flat = graph.op("Reshape", outputs, graph.constant([-1, dense.kernel.shape[0]], np.int64))
+        shape = graph.op("Concat", graph.op("Shape", mask), graph.constant([width], np.int64), axis=0)
+        logits = graph.op("Reshape", _dense(graph, dense, flat), shape)
+        return Prediction(tensor=logits, dtype="DT_FLOAT", row_shape=(-1, width), mask=mask)
     if is_canned(module):
-        tensors = {key: item.tensor for key, item in inputs.tensors.items()}
         parts = []
         if module.linear is not None:
             parts.append(_linear(graph, module.linear.linear_model, tensors, recorder))

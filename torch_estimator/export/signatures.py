@@ -49,6 +49,8 @@ class TensorInfo:
         default: Value of every row if a caller omits the input. None makes the input mandatory.
         lengths_of: For an input of weights, the name of the input of values. Their lists must be equally long.
         exact_lengths: True for sequences that must not be padded. Rows of different lengths are run apart.
+        step_size: For lists that a sequence column reads, the number of values in each step. All of these inputs must
+            have equally many steps in a row. Short lists are padded with missing values; that of a float is NaN.
     """
 
     dtype: str
@@ -57,6 +59,7 @@ class TensorInfo:
     default: Default | None = None
     lengths_of: str | None = None
     exact_lengths: bool | None = None
+    step_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in NUMPY_TYPES:
@@ -126,11 +129,13 @@ class ExampleField:
         dtype: ``float32``, ``int64`` or ``string``.
         shape: Shape of one row's values; None if there may be any number of them.
         default: Values that replace a missing feature. None makes a missing one an error, unless it is a list.
+        step_size: For lists that a sequence column reads, the number of values in each step.
     """
 
     dtype: str
     shape: tuple[int, ...] | None = None
     default: tuple[Any, ...] | None = None
+    step_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +258,7 @@ def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
         default=content.get("default"),
         lengths_of=_of(str | None, content.get("lengths_of")),
         exact_lengths=content.get("exact_lengths") is True or None,
+        step_size=_of(int | None, content.get("step_size")),
     )
     if not all(-1 <= size < _MOST_SIZE for size in info.shape):
         raise ValueError(f"tensor {info.tensor!r} has the shape {list(info.shape)}")
@@ -312,6 +318,7 @@ def _example_field(content: Mapping[str, Any]) -> ExampleField:
         dtype=_of(str, content["dtype"]),
         shape=None if shape is None else tuple(_of(int, size) for size in shape),
         default=None if default is None else tuple(default),
+        step_size=_of(int | None, content.get("step_size")),
     )
     # This checks the values.
     feature_of(field)

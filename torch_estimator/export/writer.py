@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -24,10 +24,19 @@ from torch_estimator.export.heads import lower_predictions, signatures, tensor_i
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.recording import check_count, record_warmup
-from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
+from torch_estimator.export.signatures import (
+    MODEL_FILE,
+    SIGNATURES_FILE,
+    ExampleField,
+    ExampleFormat,
+    Hashing,
+    Manifest,
+    TensorInfo,
+)
 from torch_estimator.export.torch_callable import Inlined, in_module
 from torch_estimator.export.warmup import ASSETS_EXTRA, MOST_INSTANCES
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
+from torch_estimator.feature_column.sequence_features import bags_of
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
@@ -39,6 +48,8 @@ from torch_estimator.serving_input import ServingInput
 logger = logging.getLogger("torch_estimator")
 
 PRODUCER = "torch-estimator"
+
+_Described = TypeVar("_Described", TensorInfo, ExampleField)
 
 # Largest model in bytes that is written as one file, because a protobuf message is limited to 2 GiB.
 # The tensors of a larger model are written into a second file.
@@ -173,9 +184,15 @@ def build(
         global_step=global_step,
         hashing=_hashing(transform),
         csv=received.csv,
-        examples=received.examples,
+        examples=_examples(received.examples, transform),
     )
     return graph, manifest
+
+
+def _examples(examples: ExampleFormat | None, transform: FeatureTransform | None) -> ExampleFormat | None:
+    if examples is None:
+        return None
+    return dataclasses.replace(examples, fields=_with_step_sizes(examples.fields, transform))
 
 
 def _inputs(
@@ -213,7 +230,7 @@ def _warn_of_unread(graph: GraphBuilder, received: Received, receiver: ServingIn
 
 
 def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
-    """Return the inputs, with `lengths_of` set for weights: the name of the input whose lists must be equally long."""
+    """Return the inputs, with `lengths_of` set for weights, and `step_size` for sequences; see `TensorInfo`."""
     result = dict(inputs)
     for bag in transform.bags if transform is not None else ():
         column = bag.column
@@ -221,7 +238,16 @@ def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform 
             values, weights = (feature.key for feature in column.raw_features)
             if values in result and weights in result:
                 result[weights] = dataclasses.replace(result[weights], lengths_of=values)
-    return result
+    return _with_step_sizes(result, transform)
+
+
+def _with_step_sizes(described: Mapping[str, _Described], transform: FeatureTransform | None) -> dict[str, _Described]:
+    """Return the inputs, or fields of tf.Examples, with the `step_size` of those that sequence columns read."""
+    if transform is None or transform.sequence is None:
+        return dict(described)
+    sizes = {bag.column.raw_features[0].key: 1 for bag in bags_of(transform.sequence)}
+    sizes |= {placed.column.raw_features[0].key: placed.column.width for placed in transform.sequence.numeric}
+    return {key: dataclasses.replace(one, step_size=sizes.get(key)) for key, one in described.items()}
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
@@ -244,6 +270,8 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
     for _, group, _, _ in transform.tensors_of_ids():
         yield from (placed.column for placed in group)
     for bag in transform.bags:
+        yield getattr(bag.column, "categorical_column", bag.column)
+    for bag in bags_of(transform.sequence) if transform.sequence is not None else ():
         yield getattr(bag.column, "categorical_column", bag.column)
 
 

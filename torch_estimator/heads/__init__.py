@@ -14,6 +14,8 @@ from torch_estimator.heads.multi_label import MultiLabelHead as MultiLabelHead
 from torch_estimator.heads.regression import LogisticRegressionHead as LogisticRegressionHead
 from torch_estimator.heads.regression import PoissonRegressionHead as PoissonRegressionHead
 from torch_estimator.heads.regression import RegressionHead as RegressionHead
+from torch_estimator.heads.sequential import SequenceLogits as SequenceLogits
+from torch_estimator.heads.sequential import SequentialHeadWrapper as SequentialHeadWrapper
 from torch_estimator.heads.serving import Graph as Graph
 from torch_estimator.heads.serving import Prediction as Prediction
 from torch_estimator.heads.serving import Signature as Signature

@@ -74,6 +74,7 @@ class Prediction:
         tensor: Name of the tensor in the graph.
         dtype: TensorFlow's name of its type: ``"DT_FLOAT"``, ``"DT_INT64"``, ``"DT_STRING"`` and so on.
         row_shape: Shape of one row.
+        mask: Name of a tensor, bool ``[N, T]``, that says which steps of sequences exist; None for other logits.
 
     >>> te.heads.Prediction(tensor="probabilities", dtype="DT_FLOAT", row_shape=(3,)).row_shape
     (3,)
@@ -82,6 +83,7 @@ class Prediction:
     tensor: str
     dtype: str
     row_shape: tuple[int, ...]
+    mask: str | None = None
 
 
 class Graph(Protocol):

@@ -67,6 +67,13 @@ class _ByNorm(Clipping):
         return [gradient.values * scale.to(gradient.values.dtype) for gradient in gradients]
 
 
+class _EachByNorm(_ByNorm):
+    """Clipping that scales each gradient by a factor of its own, so that its norm is at most `clip_norm`."""
+
+    def __call__(self, gradients: Sequence[Gradient]) -> list[Tensor]:
+        return [clipped for gradient in gradients for clipped in super(_EachByNorm, self).__call__([gradient])]
+
+
 class _ByValue(Clipping):
     """Clipping that clamps every element of the gradients to ``[-clip_value, clip_value]``."""
 
@@ -116,7 +123,7 @@ class _Clipped:
         return made
 
 
-def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> OptimizerFactory:
+def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float, *, each: bool = False) -> OptimizerFactory:
     """Wrap an optimizer so that it scales its gradients down to a global norm of at most `clip_norm`.
 
     The formula is that of `tf.clip_by_global_norm`.
@@ -127,6 +134,8 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
     Args:
         optimizer: An unbound optimizer, a class, or a function from named parameters to optimizers or schedules.
         clip_norm: Greatest norm, greater than 0.
+        each: Whether each parameter's gradient has a norm of its own, as Keras's ``clipnorm``. The embeddings of one
+            dimension are one parameter.
 
     Returns:
         A function that takes the same arguments as `optimizer`.
@@ -148,7 +157,7 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
     """
     check_factory(optimizer)
     check_number("clip_norm", clip_norm, above=0.0)
-    return _Clipped(optimizer, _ByNorm, clip_norm)
+    return _Clipped(optimizer, _EachByNorm if each else _ByNorm, clip_norm)
 
 
 def clip_gradients_by_value(optimizer: OptimizerFactory, clip_value: float) -> OptimizerFactory:

@@ -484,7 +484,6 @@ ADVICE: dict[str, str] = {
     # Columns.
     "feature_column.input_layer": "use te.feature_column.DenseFeatures: docs/guides/columns_in_your_model.md",
     "feature_column.linear_model": "use te.feature_column.LinearModel: docs/guides/columns_in_your_model.md",
-    "feature_column.sequence_numeric_column": _MISSING,
     "feature_column.shared_embedding_columns": "use fc.shared_embeddings",
     # Input.
     "data.TextLineDataset": f"{_FROM_CSV}; te.data.Dataset.from_text(files) gives other lines as they are",

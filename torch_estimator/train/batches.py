@@ -16,10 +16,12 @@ from torch_estimator import tree
 from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
 from torch_estimator.errors import DataError, RowError, UserError
+from torch_estimator.feature_column.layouts import SEQUENCE_LENGTHS
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.floating import as_float32, cast, check_fits
 from torch_estimator.heads.base import Head
 from torch_estimator.heads.function_head import FunctionHead
+from torch_estimator.heads.sequential import SequentialHeadWrapper, step_weights
 
 _WEIGHTS = "head/weights"
 _LOSS_FEATURES = "head/features"
@@ -124,6 +126,7 @@ class HostTransform:
         self._raw = None if raw is None else tuple(raw)
         self.wants_raw = self._raw != ()
         self._head = head
+        self._sequential = head if isinstance(head, SequentialHeadWrapper) else None
         self._floating = floating
         self._with_labels = with_labels
         needs = needs or head
@@ -139,7 +142,7 @@ class HostTransform:
             return None
         required: dict[str, pa.DataType | None] = dict(self._transform.required)
         for column in self._weight_columns.values():
-            required.setdefault(column, pa.float32())
+            required.setdefault(column, pa.list_(pa.float32()) if self._sequential else pa.float32())
         for key in self._raw or ():
             required.setdefault(key, None)
         return required
@@ -171,8 +174,14 @@ class HostTransform:
         if self._transform is None and self._floating is not None:
             _check_columns(features, self._floating, "number")
         prepared: Any = features if self._transform is None else self._transform(features)
+        lengths = prepared.get(SEQUENCE_LENGTHS) if isinstance(prepared, Mapping) else None
         if self._weight_columns:
-            weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
+            weights = {
+                head: _weights(features, column)
+                if self._sequential is None
+                else step_weights(_weight_column(features, column), lengths, column)
+                for head, column in self._weight_columns.items()
+            }
             prepared = {**prepared, _WEIGHTS: weights}
         if self._loss_features:
             numbers = _numbers(features)
@@ -190,6 +199,8 @@ class HostTransform:
                 "The input gives features only, but training and evaluation need labels: let input_fn return "
                 "(features, labels) pairs, or name the label column of the Dataset."
             )
+        if self._sequential is not None:
+            return prepared, self._sequential.prepare_steps(labels, lengths)
         return prepared, self._head.prepare_labels(labels)
 
 
@@ -291,7 +302,7 @@ def _numbers(features: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _weights(features: Columns, name: str) -> np.ndarray:
+def _weight_column(features: Columns, name: str) -> Any:
     if not isinstance(features, Mapping):
         raise DataError(f"The weight column {name!r} needs features with names, but they have none; give a dict.")
     if name not in features:
@@ -299,7 +310,11 @@ def _weights(features: Columns, name: str) -> np.ndarray:
             f"The weight column {name!r} is not among the features {sorted(features)}; add it to the input or "
             "change weight_column."
         )
-    column = to_numpy(features[name])
+    return features[name]
+
+
+def _weights(features: Columns, name: str) -> np.ndarray:
+    column = to_numpy(_weight_column(features, name))
     try:
         weights = as_float32(column, "weight", name)
     except RowError:
