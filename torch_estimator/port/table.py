@@ -400,11 +400,19 @@ _MAKE_CSV = "its defaults are te.data.Dataset.from_csv(files, label=…).shuffle
 _TFRECORD = "te.data.Dataset.from_tfrecord(files, schema=…, label=…) reads and parses the records, many at once"
 _WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
+SERVING_EXAMPLES = "write its body as: return te.serving_input.examples(feature_spec)"
+SERVING_CSV = "write its body as: return te.serving_input.csv(column_names, columns)"
+SERVING_DEFAULTS = "write its body as: return te.serving_input.json(columns, defaults={name: value})"
+SERVING_JSON = (
+    "write its body as: return te.serving_input.json(columns), or .raw_features(columns) for inputs [N, 1], or "
+    ".like(features) without columns"
+)
 _SERVING = (
     "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns) or .like(features)"
 )
 _LOGGING_HOOK = 'write te.LoggingTensorHook({"loss": "loss"}, every_n_iter=100): names of variables or layers'
 _PATHS = "wherever a path is taken, globs and fsspec URLs (s3://, gs://) work; else use os, glob or fsspec"
+_GLOB = "write the pattern itself; te.data.Dataset.from_csv and others take globs and fsspec URLs (s3://, gs://)"
 _FLAGS = "use argparse; or install absl-py: from absl import flags, app has the same functions"
 _LOOKUP = (
     "give the strings as they are: label_vocabulary=[…] of a classifier, or Dataset.label(column, {string: number})"
@@ -514,6 +522,7 @@ ADVICE: dict[str, str] = {
     "py_func": "call the function; Dataset.map runs Python anyway",
     "py_function": "call the function; Dataset.map runs Python anyway",
     "numpy_function": "call the function; Dataset.map runs Python anyway",
+    **dict.fromkeys(("gfile.Glob", "io.gfile.glob"), _GLOB),
     "gfile": _PATHS,
     "io.gfile": _PATHS,
     "io.read_file": "read images in a torch Dataset, and give its DataLoader to te.data.Dataset.from_iterable",
@@ -587,6 +596,25 @@ ADVICE: dict[str, str] = {
     **dict.fromkeys(_GRAPH_VALUES.split(), TENSOR),
     **dict.fromkeys((*TYPES, "bool", "uint8", "float16"), "use numpy's type in an input function, torch's in a module"),
 }
+
+RECEIVERS = ("estimator.export.ServingInputReceiver", "estimator.export.TensorServingInputReceiver")
+"""Names in functions that define the inputs of an export."""
+
+CSV_PARSERS = ("decode_csv", "io.decode_csv")
+"""Names in functions that parse lines of CSV."""
+
+WHOLE = {
+    **dict.fromkeys(CSV_PARSERS, "delete it; te.data.Dataset.from_csv parses the lines"),
+    **dict.fromkeys(
+        ("parse_example", "parse_single_example", "io.parse_example", "io.parse_single_example"),
+        f"delete it; {_TFRECORD}",
+    ),
+    **dict.fromkeys(
+        ("contrib.lookup.index_table_from_tensor", "contrib.lookup.index_table_from_file", "lookup.StaticHashTable"),
+        f"delete it; {_LOOKUP}",
+    ),
+}
+"""Names that make the whole function around them superfluous -> what to do with it."""
 
 ANYTHING_ELSE = "estimator port does not know this name; docs/migrate/names.md may"
 
