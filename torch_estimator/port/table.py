@@ -58,6 +58,7 @@ _EMBEDDING_ONLY_TF = {
     "tensor_name_in_ckpt": _NO_CHECKPOINT_OF_COLUMN,
     "use_safe_embedding_lookup": "leave the argument out; a row without values becomes zeros",
 }
+_METRIC_REMOVED = {"metrics_collections": "", "updates_collections": "", "name": ""}
 _OPTIMIZER_REMOVED = {"use_locking": "", "name": ""}
 _KERAS_BY_HAND = {
     "clipnorm": _CLIP,
@@ -121,7 +122,7 @@ def _early_stopping(name: str) -> Renamed:
 
 _FARMHASH = Renamed(target="te.feature_column.categorical_column_with_hash_bucket", note=_HASH)
 _ADD_METRICS = Renamed(
-    target="te.add_metrics", note="the metric function gets all rows as torch tensors, and returns numbers"
+    target="te.add_metrics", note="the metric function gets torch tensors, and returns te.metrics or numbers"
 )
 
 RENAMED: dict[str, Renamed] = {
@@ -202,6 +203,21 @@ RENAMED: dict[str, Renamed] = {
     "losses.Reduction.MEAN": Renamed(target="te.LossReduction.MEAN"),
     "losses.Reduction.SUM_BY_NONZERO_WEIGHTS": Renamed(target="te.LossReduction.SUM_BY_NONZERO_WEIGHTS"),
     "losses.Reduction.SUM_OVER_NONZERO_WEIGHTS": Renamed(target="te.LossReduction.SUM_OVER_NONZERO_WEIGHTS"),
+    # Metrics. TF 2.x has others of Keras under the names of mean_squared_error and mean_absolute_error.
+    "metrics.mean": Renamed(target="te.metrics.mean", positions=2, removed=_METRIC_REMOVED),
+    **{
+        f"metrics.{metric}": Renamed(target=f"te.metrics.{metric}", positions=3, removed=_METRIC_REMOVED)
+        for metric in (
+            "accuracy",
+            "root_mean_squared_error",
+            "precision",
+            "recall",
+            "true_positives",
+            "true_negatives",
+            "false_positives",
+            "false_negatives",
+        )
+    },
     # Feature columns.
     "feature_column": Renamed(target="te.feature_column"),
     **{
@@ -417,7 +433,9 @@ _FLAGS = "use argparse; or install absl-py: from absl import flags, app has the 
 _LOOKUP = (
     "give the strings as they are: label_vocabulary=[…] of a classifier, or Dataset.label(column, {string: number})"
 )
-_METRIC = "a metric is a function (labels, predictions) of torch tensors of all rows: docs/migrate/names.md, Metrics"
+_METRIC = (
+    "a metric is a function (labels, predictions) of torch tensors; te.metrics has many: docs/migrate/names.md, Metrics"
+)
 _TRAINING = "te.Estimator.train runs the training; there are no sessions"
 _MISSING = "there is no counterpart: docs/migrate/names.md"
 TENSOR = "input functions compute with numpy, modules and losses with torch"
