@@ -19,7 +19,7 @@ from torch_estimator.data import Dataset
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.experimental import RNNClassifier
 from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.tfrecord.encoder import ExampleEncoder
+from torch_estimator.tfrecord.encoder import encode_example
 
 SEQUENCES = [
     fc.embedding_column(fc.sequence_categorical_column_with_hash_bucket("words", 20), 3, max_norm=0.5),
@@ -134,8 +134,8 @@ def test_serialized_examples_have_lists_of_any_length(
     model = ExportedModel.load(estimator.export_saved_model(str(tmp_path), receiver))
     dtypes = {"pairs": np.float32, "level": np.float32, "ids": np.int64, "age": np.float32}
     examples = [
-        ExampleEncoder().encode(
-            {key: np.array(rows[row], dtypes[key]) if key in dtypes else rows[row] for key, rows in ROWS.items()}, 0
+        encode_example(
+            {key: np.array(rows[row], dtypes[key]) if key in dtypes else rows[row] for key, rows in ROWS.items()}
         )
         for row in range(4)
     ]

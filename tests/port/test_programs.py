@@ -21,7 +21,7 @@ PEOPLE = [
     ("    rows = rows.map", "    rows = rows.shuffle", ""),
 ]
 BABYWEIGHT = [
-    ("import tensorflow as tf\n", "import", "import torch\n"),
+    ("import tensorflow as tf\n", "import", ""),
     ("    def parse(lines)", "    def input_fn", ""),
     (
         "        rows = tf.data",
@@ -34,11 +34,6 @@ BABYWEIGHT = [
         "    def placeholder(dtype)",
         "def rmse",
         '    wide, deep = wide_and_deep()\n    return te.serving_input.json(wide + deep, defaults={KEY: "nokey"})\n',
-    ),
-    (
-        '    return {"rmse": ',
-        "def run",
-        '    return {"rmse": torch.sqrt(torch.mean((labels - predictions["predictions"]) ** 2))}\n',
     ),
 ]
 

@@ -283,3 +283,68 @@ def test_porting_twice_changes_nothing_more() -> None:
 def test_a_program_for_python_2_is_an_error_with_its_line() -> None:
     with pytest.raises(InvalidValueError, match=r"^old\.py:2: the file is not in the syntax of Python 3; .* 2to3"):
         port({"old.py": "import tensorflow as tf\nprint tf\n"})
+
+
+PARSER = """
+import tensorflow as tf
+
+
+def parse(line):
+    fields = dict(zip(NAMES, tf.decode_csv(line, record_defaults=DEFAULTS)))
+    fields.pop("unused")
+    return fields, fields.pop(LABEL)
+
+
+def input_fn(files):
+    return tf.data.TextLineDataset(files).map(parse).batch(4)
+"""
+
+
+def test_a_function_that_goes_as_a_whole_is_one_entry_and_the_line_for_it_is_named() -> None:
+    file = ported(PARSER)
+    assert [(one.line, one.name) for one in file.findings] == [(5, "def parse"), (12, "tf.data.TextLineDataset")]
+    line = "te.data.Dataset.from_csv(files, column_names=NAMES, defaults=DEFAULTS, label=LABEL)"
+    assert file.findings[1].text == f"write {line} in place of it and of its .map"
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("inputs = {'x': tf.placeholder(tf.float32, [None])}", "te.serving_input.json(columns), or"),
+        ("inputs = {'x': tf.placeholder_with_default(tf.constant([1]), [None])}", "te.serving_input.json(columns, def"),
+        ("inputs = tf.parse_example(tf.placeholder(tf.string, [None]), SPEC)", "te.serving_input.examples("),
+        ("inputs = parse(tf.placeholder(tf.string, [None]))[0]", "te.serving_input.csv("),
+    ],
+)
+def test_a_serving_function_is_one_entry_with_the_line_for_its_body(body: str, line: str) -> None:
+    receiver = "tf.estimator.export.ServingInputReceiver(inputs, inputs)"
+    entry = ported(f"{PARSER}\n\ndef serving():\n    {body}\n    return {receiver}\n").findings[-1]
+    assert entry.name == "def serving"
+    assert entry.text.startswith(f"write its body as: return {line}")
+
+
+def test_lines_below_the_first_argument_of_a_call_follow_it() -> None:
+    code = f'''{IMPORT}
+spec = tf.estimator.TrainSpec(tf.estimator.ModeKeys(a,
+                                                    b),
+                              """text
+                              of lines""",
+                              # why
+                              max_steps=1)
+spec = tf.estimator.TrainSpec(
+    input_fn, max_steps=1)
+'''
+    after = ported(code).after.replace("import torch_estimator as te\n", "")
+    assert (
+        after
+        == '''
+spec = te.TrainSpec(te.ModeKeys(a,
+                                b),
+                    """text
+                              of lines""",
+                    # why
+                    max_steps=1)
+spec = te.TrainSpec(
+    input_fn, max_steps=1)
+'''
+    )

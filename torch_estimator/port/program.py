@@ -10,6 +10,7 @@ import libcst as cst
 from libcst import metadata
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.port.layout import realigned
 from torch_estimator.port.names import Names, TensorFlowName, generations
 from torch_estimator.port.rewrite import Finding, Reader, Writer, imports_tensorflow
 
@@ -134,7 +135,7 @@ def _port_file(
         imports.append("import torch_estimator" + (" as te" if te == "te" else ""))
     lines = _TensorFlowImports()
     wrapper.module.visit(lines)
-    after = wrapper.module.visit(Writer(edits, te, imports, everywhere=not lines.at_top)).code
+    after = realigned(code, wrapper.module.visit(Writer(edits, te, imports, everywhere=not lines.at_top)).code)
     findings = tuple(sorted(set(edits.findings)))
     return PortedFile(path, code, after, findings, len(edits.replaced), edits.uses_generation)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
+from libcst import matchers
 
 from torch_estimator.port.names import Names, TensorFlowName, without_root
 from torch_estimator.port.table import (
@@ -14,11 +15,18 @@ from torch_estimator.port.table import (
     ANYTHING_ELSE,
     ATTRIBUTES,
     BY_GENERATION,
+    CSV_PARSERS,
     DELETED,
     METHODS,
+    RECEIVERS,
     RENAMED,
+    SERVING_CSV,
+    SERVING_DEFAULTS,
+    SERVING_EXAMPLES,
+    SERVING_JSON,
     TENSOR,
     TYPES,
+    WHOLE,
     Renamed,
 )
 
@@ -82,6 +90,36 @@ class Edits:
     uses_generation: bool = False
 
 
+@dataclass(slots=True)
+class _Function:
+    """A function that is being read.
+
+    Attributes:
+        findings: Number of findings before it.
+        is_model: Whether it is a ``model_fn``.
+        left: Names of TensorFlow in it that are left to the user.
+        parses_csv: Whether it calls a function of the file that parses lines of CSV.
+    """
+
+    findings: int
+    is_model: bool
+    left: set[str] = field(default_factory=set)
+    parses_csv: bool = False
+
+    def advice(self) -> str | None:
+        """Return what to write in place of the whole function, or None if single names of it can be replaced."""
+        if self.is_model:
+            return ADVICE["estimator.EstimatorSpec"]
+        whole = next((text for name, text in WHOLE.items() if name in self.left), None)
+        if self.left.isdisjoint(RECEIVERS):
+            return whole
+        if not self.left.isdisjoint(CSV_PARSERS) or self.parses_csv:
+            return SERVING_CSV
+        if whole is not None:
+            return SERVING_EXAMPLES
+        return SERVING_DEFAULTS if "placeholder_with_default" in self.left else SERVING_JSON
+
+
 class Reader(cst.CSTVisitor):
     """Decides for every use of TensorFlow in a file what becomes of it.
 
@@ -98,6 +136,9 @@ class Reader(cst.CSTVisitor):
         self._decided: set[cst.CSTNode] = set()
         self._skipped: set[cst.CSTNode] = set()
         self._datasets: set[str] = set()
+        self._functions: list[_Function] = []
+        self._csv_parsers: set[str] = set()
+        self._from_csv = ""
         self._logging_is_free = True
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -129,10 +170,25 @@ class Reader(cst.CSTVisitor):
         elif local == "logging" and module != "logging" and without_root(module) is None:
             self._logging_is_free = False
 
+    def visit_Module(self, node: cst.Module) -> None:
+        self._from_csv = _csv_arguments(node, self._names)
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         parameters = {one.name.value for one in node.params.params}
-        if {"features", "mode"} <= parameters:
-            self._leave(node, f"def {node.name.value}", ADVICE["estimator.EstimatorSpec"])
+        self._functions.append(_Function(len(self.edits.findings), is_model={"features", "mode"} <= parameters))
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        function, name = self._functions.pop(), original_node.name.value
+        text = function.advice()
+        if text is None:
+            for outer in self._functions[-1:]:
+                outer.left |= function.left
+            return
+        # One entry for the function, in place of one for each name in it.
+        del self.edits.findings[function.findings :]
+        self._leave(original_node, f"def {name}", text)
+        if not function.left.isdisjoint(CSV_PARSERS) and function.left.isdisjoint(RECEIVERS):
+            self._csv_parsers.add(name)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         if self._is_dataset(node.value):
@@ -171,6 +227,12 @@ class Reader(cst.CSTVisitor):
     def _leave_name(self, node: cst.Attribute | cst.Name, name: TensorFlowName, reason: str | None = None) -> None:
         self._decided.add(node)
         self.edits.kept_roots.add(name.root)
+        for function in self._functions[-1:]:
+            function.left.add(name.name)
+        call = self._names.parent(node)
+        if name.name == "data.TextLineDataset" and self._from_csv and isinstance(call, cst.Call) and call.args:
+            files = _code(call.args[0].value)
+            reason = f"write te.data.Dataset.from_csv({files}, {self._from_csv}) in place of it and of its .map"
         self._leave(node, _code(node), reason or advice(name.name))
 
     def _rename(self, node: cst.Attribute | cst.Name, name: TensorFlowName, rule: Renamed) -> None:
@@ -206,6 +268,9 @@ class Reader(cst.CSTVisitor):
             self._look_at_call(node, node.func, name)
         elif isinstance(node.func, cst.Attribute) and not self._names.is_of_another_package(node.func):
             self._look_at_method(node, node.func)
+        elif isinstance(node.func, cst.Name) and node.func.value in self._csv_parsers:
+            for function in self._functions[-1:]:
+                function.parses_csv = True
         return True
 
     def _look_at_call(self, node: cst.Call, function: cst.Attribute | cst.Name, name: TensorFlowName) -> None:
@@ -354,7 +419,7 @@ class Reader(cst.CSTVisitor):
                 edit.arguments[position] = _with_keyword(argument, _DATASET_ARGUMENTS[method][keyword])
         if edit.arguments:
             self.edits.calls[node] = edit
-        if method == "map":
+        if method == "map" and not (self._from_csv and self._reads_lines(function.value)):
             self._note(node, _MAP, ".map")
 
     def _is_returned_iterator(self, node: cst.Call, value: cst.BaseExpression) -> bool:
@@ -374,6 +439,15 @@ class Reader(cst.CSTVisitor):
     def _has_autotune(self, node: cst.Call) -> bool:
         found = [self._names.of(one.value) for one in node.args]
         return any(name is not None and name.name.endswith("AUTOTUNE") for name in found)
+
+    def _reads_lines(self, node: cst.BaseExpression) -> bool:
+        """Return whether an expression is a chain of methods of a TextLineDataset."""
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            name = self._names.of(node.func)
+            if name is not None:
+                return name.name == "data.TextLineDataset"
+            node = node.func.value
+        return False
 
     def _is_dataset(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is known to be a Dataset of tf.data."""
@@ -516,6 +590,29 @@ def advice(name: str) -> str:
     if found is None and len(parts) == 1 and name.islower():
         return TENSOR  # Nearly all functions of TensorFlow itself compute with tensors.
     return found or ANYTHING_ELSE
+
+
+def _csv_arguments(module: cst.Module, names: Names) -> str:
+    """Return the arguments of `Dataset.from_csv` for a file that calls ``decode_csv``, or "" for any other file.
+
+    They are found in what programs do with the fields: ``dict(zip(NAMES, fields))``, and ``features.pop(LABEL)``.
+    """
+    found = {"column_names": "[…]", "defaults": "[…]", "label": "…"}
+    parses = False
+    for one in matchers.findall(module, matchers.Call()):
+        call = cst.ensure_type(one, cst.Call)
+        name = names.of(call.func)
+        given = [_code(argument.value) for argument in call.args]
+        if name is not None and name.name in CSV_PARSERS:
+            parses = True
+            keywords = [argument.keyword.value if argument.keyword is not None else None for argument in call.args]
+            place = keywords.index("record_defaults") if "record_defaults" in keywords else 1
+            found["defaults"] = given[place] if place < len(given) else "[…]"
+        elif _code(call.func) == "zip" and given:
+            found["column_names"] = given[0]
+        elif _code(call.func).endswith(".pop") and given and not isinstance(names.parent(call), cst.Expr):
+            found["label"] = given[0]
+    return ", ".join(f"{name}={value}" for name, value in found.items()) if parses else ""
 
 
 def imports_tensorflow(line: cst.SimpleStatementLine) -> bool:

@@ -58,6 +58,7 @@ _EMBEDDING_ONLY_TF = {
     "tensor_name_in_ckpt": _NO_CHECKPOINT_OF_COLUMN,
     "use_safe_embedding_lookup": "leave the argument out; a row without values becomes zeros",
 }
+_METRIC_REMOVED = {"metrics_collections": "", "updates_collections": "", "name": ""}
 _OPTIMIZER_REMOVED = {"use_locking": "", "name": ""}
 _KERAS_BY_HAND = {
     "clipnorm": _CLIP,
@@ -121,7 +122,7 @@ def _early_stopping(name: str) -> Renamed:
 
 _FARMHASH = Renamed(target="te.feature_column.categorical_column_with_hash_bucket", note=_HASH)
 _ADD_METRICS = Renamed(
-    target="te.add_metrics", note="the metric function gets all rows as torch tensors, and returns numbers"
+    target="te.add_metrics", note="the metric function gets torch tensors, and returns te.metrics or numbers"
 )
 
 RENAMED: dict[str, Renamed] = {
@@ -202,6 +203,21 @@ RENAMED: dict[str, Renamed] = {
     "losses.Reduction.MEAN": Renamed(target="te.LossReduction.MEAN"),
     "losses.Reduction.SUM_BY_NONZERO_WEIGHTS": Renamed(target="te.LossReduction.SUM_BY_NONZERO_WEIGHTS"),
     "losses.Reduction.SUM_OVER_NONZERO_WEIGHTS": Renamed(target="te.LossReduction.SUM_OVER_NONZERO_WEIGHTS"),
+    # Metrics. TF 2.x has others of Keras under the names of mean_squared_error and mean_absolute_error.
+    "metrics.mean": Renamed(target="te.metrics.mean", positions=2, removed=_METRIC_REMOVED),
+    **{
+        f"metrics.{metric}": Renamed(target=f"te.metrics.{metric}", positions=3, removed=_METRIC_REMOVED)
+        for metric in (
+            "accuracy",
+            "root_mean_squared_error",
+            "precision",
+            "recall",
+            "true_positives",
+            "true_negatives",
+            "false_positives",
+            "false_negatives",
+        )
+    },
     # Feature columns.
     "feature_column": Renamed(target="te.feature_column"),
     **{
@@ -407,6 +423,13 @@ _TFRECORD = "te.data.Dataset.from_tfrecord(files, schema=…, label=…) reads a
 _SEQUENCES = "te.data.Dataset.from_tfrecord(files, schema=context, sequence_schema=lists) reads and parses the records"
 _WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
+SERVING_EXAMPLES = "write its body as: return te.serving_input.examples(feature_spec)"
+SERVING_CSV = "write its body as: return te.serving_input.csv(column_names, columns)"
+SERVING_DEFAULTS = "write its body as: return te.serving_input.json(columns, defaults={name: value})"
+SERVING_JSON = (
+    "write its body as: return te.serving_input.json(columns), or .raw_features(columns) for inputs [N, 1], or "
+    ".like(features) without columns"
+)
 _SERVING = (
     "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns), .like(features), "
     "or .receiver(inputs, transform), which computes features"
@@ -414,11 +437,14 @@ _SERVING = (
 _STRINGS = "te.strings has operations for Dataset.map and te.serving_input.receiver; an export has no others"
 _LOGGING_HOOK = 'write te.LoggingTensorHook({"loss": "loss"}, every_n_iter=100): names of variables or layers'
 _PATHS = "wherever a path is taken, globs and fsspec URLs (s3://, gs://) work; else use os, glob or fsspec"
+_GLOB = "write the pattern itself; te.data.Dataset.from_csv and others take globs and fsspec URLs (s3://, gs://)"
 _FLAGS = "use argparse; or install absl-py: from absl import flags, app has the same functions"
 _LOOKUP = (
     "give the strings as they are: label_vocabulary=[…] of a classifier, or Dataset.label(column, {string: number})"
 )
-_METRIC = "a metric is a function (labels, predictions) of torch tensors of all rows: docs/migrate/names.md, Metrics"
+_METRIC = (
+    "a metric is a function (labels, predictions) of torch tensors; te.metrics has many: docs/migrate/names.md, Metrics"
+)
 _TRAINING = "te.Estimator.train runs the training; there are no sessions"
 _MISSING = "there is no counterpart: docs/migrate/names.md"
 TENSOR = "input functions compute with numpy, modules and losses with torch"
@@ -526,6 +552,7 @@ ADVICE: dict[str, str] = {
     "py_func": "call the function; Dataset.map runs Python anyway",
     "py_function": "call the function; Dataset.map runs Python anyway",
     "numpy_function": "call the function; Dataset.map runs Python anyway",
+    **dict.fromkeys(("gfile.Glob", "io.gfile.glob"), _GLOB),
     "gfile": _PATHS,
     "io.gfile": _PATHS,
     "io.read_file": "read images in a torch Dataset, and give its DataLoader to te.data.Dataset.from_iterable",
@@ -598,6 +625,25 @@ ADVICE: dict[str, str] = {
     **dict.fromkeys(_GRAPH_VALUES.split(), TENSOR),
     **dict.fromkeys((*TYPES, "bool", "uint8", "float16"), "use numpy's type in an input function, torch's in a module"),
 }
+
+RECEIVERS = ("estimator.export.ServingInputReceiver", "estimator.export.TensorServingInputReceiver")
+"""Names in functions that define the inputs of an export."""
+
+CSV_PARSERS = ("decode_csv", "io.decode_csv")
+"""Names in functions that parse lines of CSV."""
+
+WHOLE = {
+    **dict.fromkeys(CSV_PARSERS, "delete it; te.data.Dataset.from_csv parses the lines"),
+    **dict.fromkeys(
+        ("parse_example", "parse_single_example", "io.parse_example", "io.parse_single_example"),
+        f"delete it; {_TFRECORD}",
+    ),
+    **dict.fromkeys(
+        ("contrib.lookup.index_table_from_tensor", "contrib.lookup.index_table_from_file", "lookup.StaticHashTable"),
+        f"delete it; {_LOOKUP}",
+    ),
+}
+"""Names that make the whole function around them superfluous -> what to do with it."""
 
 ANYTHING_ELSE = "estimator port does not know this name; docs/migrate/names.md may"
 
