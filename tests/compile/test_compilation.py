@@ -104,7 +104,8 @@ def test_a_compilation_in_the_background_has_a_lower_priority(
     running.wait()
     priority = str(running.result())
     running.remove()
-    assert (int(priority) > os.nice(0)) is is_background
+    # The kernel knows no lower priority than 19, which this process may have already.
+    assert int(priority) == min(os.nice(0) + (compilation._NICENESS if is_background else 0), 19)
 
 
 @pytest.fixture

@@ -571,6 +571,18 @@ def test_the_step_of_another_compiling_process_is_used_once_it_is_ready(
     assert_same_variables(second, first)
 
 
+def test_a_step_that_another_process_finishes_after_the_search_for_it_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
+) -> None:
+    first = job(tmp_path / "first", True).train(lambda: data().repeat(), steps=40)
+    compilations()
+    find, absent = StepCache.find, [None]
+    monkeypatch.setattr(StepCache, "find", lambda self, key: absent.pop() if absent else find(self, key))
+    second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
+    assert (compilations(), absent) == ([], [])
+    assert_same_variables(second, first)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_training_that_ends_first_leaves_a_complete_step_for_the_next_one(
     tmp_path: Path,

@@ -7,14 +7,13 @@ and nesting of its tensors, and the shape, strides and dtype of each.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torch_estimator import tree
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
 
 TensorLayout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -27,8 +26,8 @@ class BatchLayout(NamedTuple):
     """Layout of a batch: names and nesting of its tensors, and the shape, strides and dtype of each.
 
     Attributes:
-        structure: JSON that says where each tensor is in the batch: names in their order, nesting, and what is None.
-        tensors: The layout of each tensor, in the order of `flatten`.
+        structure: Says where each tensor is in the batch: names in their order, nesting, and what is None.
+        tensors: The layout of each tensor, in the order of `tree.leaves`.
     """
 
     structure: str
@@ -61,7 +60,8 @@ def block_of(batches: Batches) -> BatchBlock:
     inputs = step_inputs(first)
     tensors = flatten(inputs)
     addresses = np.array([tensor.data_ptr() for tensor in tensors or ()], np.int64)
-    layout = None if tensors is None else layout_of(inputs, tensors)
+    structure = repr(tree.map(lambda _: 0, inputs))
+    layout = None if tensors is None else BatchLayout(structure, tensor_layouts(tensors))
     return BatchBlock(batches.whole, batch_size(first.features), layout, addresses)
 
 
@@ -70,33 +70,10 @@ def step_inputs(batch: TensorBatch) -> tuple[Any, Any, Any]:
     return batch.features, batch.labels, batch.weights
 
 
-def layout_of(value: Any, tensors: list[Tensor]) -> BatchLayout:
-    """Return the layout of the tensors in nested dicts, tuples and lists.
-
-    Args:
-        value: A tensor, or nested dicts, tuples and lists of tensors.
-        tensors: What `flatten` returns for this value.
-    """
-    return BatchLayout(json.dumps(_structure(value)), tensor_layouts(tensors))
-
-
 def flatten(value: Any) -> list[Tensor] | None:
     """Return all tensors in nested dicts, tuples and lists; None if there is another value, such as a string."""
-    found: list[Tensor] = []
-    return found if _collect(value, found) else None
-
-
-def unflatten(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return a copy of nested dicts, tuples and lists with new tensors, given in the order of `flatten`."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, Mapping):
-        return {key: unflatten(one, tensors) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(unflatten(one, tensors) for one in value))
-    if isinstance(value, tuple | list):
-        return type(value)(unflatten(one, tensors) for one in value)
-    return value
+    found = tree.leaves(value)
+    return found if all(isinstance(one, Tensor) for one in found) else None
 
 
 def tensor_layouts(tensors: list[Tensor]) -> TensorLayouts:
@@ -120,24 +97,3 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 def layouts_as_json(layouts: TensorLayouts) -> list[Any]:
     """Return layouts as nested lists, which are equal again after writing them to JSON and parsing the text."""
     return [[list(shape), list(strides), str(dtype)] for shape, strides, dtype in layouts]
-
-
-def _structure(value: Any) -> Any:
-    """Return a nested value with 0 in place of each tensor, in values that JSON can represent."""
-    if isinstance(value, Mapping):
-        return {"names": [[repr(key), _structure(one)] for key, one in value.items()]}
-    if isinstance(value, tuple | list):
-        return {type(value).__qualname__: [_structure(one) for one in value]}
-    return None if value is None else 0
-
-
-def _collect(value: Any, found: list[Tensor]) -> bool:
-    """Append the tensors of a nested value to a list; return False at anything that is neither a tensor nor None."""
-    if isinstance(value, Tensor):
-        found.append(value)
-        return True
-    if isinstance(value, Mapping):
-        return all(_collect(one, found) for one in value.values())
-    if isinstance(value, tuple | list):
-        return all(_collect(one, found) for one in value)
-    return value is None

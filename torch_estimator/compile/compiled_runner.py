@@ -427,8 +427,11 @@ class CompiledRunner(StepRunner):
                 time.sleep(_LOOK_UP_EVERY_SECS)
                 continue
             with self._observer.unobserved():
-                state.compilation = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
-            self._context = context
+                started = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
+            if isinstance(started, CompiledStep):
+                state.compiled = started
+                return
+            state.compilation, self._context = started, context
             effect = "this takes some seconds" if self._waits else "training goes on in Python"
             if state.compilation is not None:
                 logger.info("Compiling %s; %s.", self._name_of(batch), effect)

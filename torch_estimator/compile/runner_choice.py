@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from torch_estimator.compile.cache_key import CacheKey, cache_key
 from torch_estimator.compile.compilation import SUPPORTED
@@ -68,7 +66,6 @@ def make_runner(
     def compute_key() -> CacheKey:
         # Optimizers that accumulate update in Python only; a compiled step adds to their sums, which companions hold.
         optimizers = [one for one in with_companions(step.optimizers) if one not in step.accumulation]
-        _sort_slots(optimizers)
         roots = {
             "module": step.module,
             "head": model.head,
@@ -89,16 +86,3 @@ def make_runner(
         log_name=_LOG_NAMES.get(part, "the training step for batches of {}"),
         watched=watched,
     )
-
-
-def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Sort each parameter's optimizer state by key, so that a resumed run has the same cache key as the first run.
-
-    The key depends on the order of dicts. State restored from a checkpoint has the checkpoint's order, and state made
-    by the first step has the order in which the optimizer made it.
-    """
-    for optimizer in optimizers:
-        for slots in optimizer.state.values():
-            items = sorted(slots.items(), key=lambda item: str(item[0]))
-            slots.clear()
-            slots.update(items)

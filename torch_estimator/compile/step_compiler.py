@@ -77,7 +77,7 @@ class StepCompiler:
 
     def start(
         self, batch: TensorBatch, layout: BatchLayout, threads: int, *, is_background: bool = False
-    ) -> Compilation | None:
+    ) -> Compilation | CompiledStep | None:
         """Start to compile the step in another process.
 
         Args:
@@ -87,13 +87,17 @@ class StepCompiler:
             is_background: Whether the training goes on during the compilation. If so, the compiler has lower priority.
 
         Returns:
-            None if another process is compiling the same step already.
+            None if another process is compiling the same step already; the step if another process has just ended.
         """
         key = self._entry_key(layout, threads) if self._key.portable else None
         # No other process can use a key that is not portable. Then do not reserve the key, but open the null device.
         reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
         if reserved is None:
             return None
+        # Another process may have compiled the step after the last search of the cache.
+        if (compiled := self.load(layout, threads)) is not None:
+            reserved.close()
+            return compiled
         folder = self._cache.make_build_folder(key)
         keep = partial(self._cache.keep, key=key) if key is not None and self._cache.can_keep(folder) else None
         return Compilation(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import FunctionType, MethodType
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from torch_estimator import tree
 from torch_estimator.compile.batch_layout import step_inputs
 from torch_estimator.compile.policy import ShapePolicy, is_worth_waiting
 from torch_estimator.errors import InvalidValueError
@@ -155,7 +156,8 @@ class TorchCompileRunner(StepRunner):
 
     def _is_compiled(self, inputs: _Inputs, context: RunContext) -> bool:
         """Return whether a batch runs as compiled code. Check the loss before the first batch of each shape."""
-        rows, shapes = batch_size(inputs[0]), tuple(_shapes(inputs))
+        rows = batch_size(inputs[0])
+        shapes = tuple(tuple(one.shape) for one in tree.leaves(inputs) if isinstance(one, Tensor))
         if self._has_given_up:
             return False
         if not self._compiles:
@@ -179,15 +181,3 @@ class TorchCompileRunner(StepRunner):
 def _is_compiler_error(error: Exception) -> bool:
     """Return whether an error was raised by the compiler and not by the training step."""
     return any(kind.__module__.startswith(("torch._dynamo", "torch._inductor")) for kind in type(error).__mro__)
-
-
-def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of nested tensors in order."""
-    if isinstance(values, Tensor):
-        yield tuple(values.shape)
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from _shapes(value)
-    elif isinstance(values, tuple | list):
-        for value in values:
-            yield from _shapes(value)

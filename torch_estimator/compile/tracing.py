@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from torch_estimator import tree
 from torch_estimator.compile import trace_checks
-from torch_estimator.compile.batch_layout import flatten, step_inputs, unflatten
+from torch_estimator.compile.batch_layout import flatten, step_inputs
 from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.traced_update import prefer_tensor_paths, put_back, replaceable, update_traced
@@ -78,8 +79,9 @@ def trace(
         # The tracer recognizes the tensors of the module and the optimizers by identity.
         # So the function builds only the batch from its arguments and ignores the arguments for all other tensors.
         before = replaceable(step)
+        of_batch = iter(tensors[len(tensors) - len(batch_tensors) :])
         with trace_checks.refusing_reads():
-            loss, left = step.compute(*unflatten(inputs_of_step, iter(tensors[len(tensors) - len(batch_tensors) :])))
+            loss, left = step.compute(*tree.map(lambda _: next(of_batch), inputs_of_step))
             update_traced(step, left, settings)
             step.average()
         put_back(step, before)

@@ -318,7 +318,6 @@ CHANGES: dict[str, Change] = {
 def test_a_change_of_the_computation_changes_the_digest(change: Change, monkeypatch: Patch) -> None:
     roots = of_everything()
     before = key_of(roots)
-    assert key_of(roots) == before
     change(roots, monkeypatch)
     assert key_of(roots).digest != before.digest
 

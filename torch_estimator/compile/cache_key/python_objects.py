@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copyreg
-import enum
-import functools
 import logging
 import pathlib
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from contextvars import ContextVar
 from hashlib import sha256
 from types import CellType, GeneratorType, MappingProxyType, MemberDescriptorType
@@ -85,6 +83,7 @@ def _find_storage(kind: type) -> _Storage:
     )
 
 
+# Objects of types without a function below come here, such as deques, partials and numpy's scalars.
 @writes_section(object)
 def _object(walk: Walk, value: Any) -> None:
     if _storage_of(walk, type(value)).is_hidden:
@@ -187,21 +186,11 @@ def _path(walk: Walk, value: pathlib.PurePath) -> str | None:
     return f"path {type(value).__name__} {str(value)!r}"
 
 
-@writes_section(enum.Enum)
-def _enum_member(walk: Walk, value: enum.Enum) -> None:
-    walk.visit_class(type(value))
-    walk.write(value._name_)
-    walk.visit(value._value_, ".value")
-
-
-@writes_section(list, tuple, deque)
+@writes_section(list, tuple)
 def _sequence(walk: Walk, value: Any) -> None:
     _begin(walk, value)
-    if isinstance(value, deque):
-        walk.write(repr(value.maxlen))
-    items = tuple(value)
-    walk.write(f"of {len(items)}")
-    for place, item in enumerate(items):
+    walk.write(f"of {len(value)}")
+    for place, item in enumerate(tuple(value)):
         walk.visit(item, "[", str(place), "]")
 
 
@@ -240,46 +229,11 @@ def _value(walk: Walk, value: Any) -> None:
     walk.visit(bytes(value), "")
 
 
-@writes_section(slice)
-def _slice(walk: Walk, value: slice) -> None:
-    walk.write("slice")
-    for name in ("start", "stop", "step"):
-        walk.visit(getattr(value, name), ".", name)
-
-
-@writes_section(functools.partial)
-def _partial(walk: Walk, value: functools.partial[Any]) -> None:
-    _begin(walk, value)
-    walk.visit(value.func, ".func")
-    walk.visit(value.args, ".args")
-    walk.visit(value.keywords, ".keywords")
-
-
 @writes_section(ReferenceType)
 def _weak_reference(walk: Walk, value: ReferenceType[Any]) -> None:
     _begin(walk, value)
     target = value()
     walk.write("dead") if target is None else walk.visit(target, "()")
-
-
-@writes_inline(np.dtype)
-def _dtype(walk: Walk, value: np.dtype[Any]) -> str | None:
-    return f"numpy {value!r}"
-
-
-@writes_inline(np.ufunc)
-def _ufunc(walk: Walk, value: np.ufunc) -> str | None:
-    return f"numpy {value.__name__}"
-
-
-@writes_inline(np.generic)
-def _numpy_scalar(walk: Walk, value: np.generic) -> str | None:
-    return None if value.dtype.hasobject else f"numpy {value.dtype!r} {value.tobytes().hex()}"
-
-
-@writes_section(np.generic)
-def _numpy_scalar_of_objects(walk: Walk, value: np.generic) -> None:
-    walk.write_identity(value)
 
 
 @writes_section(np.ndarray)

@@ -172,7 +172,10 @@ def _without_number(value: Any) -> Any:
 
 
 def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:
-    """Write the state of an optimizer, parameter by parameter."""
+    """Write the state of an optimizer, parameter by parameter.
+
+    The order of each parameter's slots does not count: state restored from a checkpoint has another one than new state.
+    """
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = set(map(id, held))
     # Write the state in the order of the parameter groups.
@@ -180,7 +183,10 @@ def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:
     keys = [*(one for one in held if one in optimizer.state), *(k for k in optimizer.state if id(k) not in known)]
     for place, key in enumerate(keys):
         walk.visit(key, "'s key ", str(place))
-        walk.visit(optimizer.state[key], f".state[{place}]")
+        slots = optimizer.state[key]
+        for name in sorted(slots, key=str):
+            walk.write(repr(name))
+            walk.visit(slots[name], f".state[{place}][", repr(name), "]")
 
 
 @writes_inline(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
