@@ -146,7 +146,7 @@ def test_labels_and_weights_of_another_length_are_an_error() -> None:
     with pytest.raises(DataError, match=r"row 3.*there are 1 weights, but the sequence has 3 steps"):
         estimator.evaluate(lambda: Dataset.from_arrays(features, labels).batch(4))
     with pytest.raises(InvalidValueError, match="takes labels for each step"):
-        estimator.evaluate(lambda: Dataset.from_arrays(features, np.zeros(4)).batch(4))
+        estimator.evaluate(lambda: Dataset.from_arrays(batch(case)[0], np.zeros(4)).batch(4))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
         raise InvalidValueError(f"Input {name} has the empty list in row {lengths.argmin()} (from 0); give a value.")
     padding = padding_of(info)
     items = [padding if item is None and not info.exact_lengths else item for row in rows for item in row]
-    tensor = np.full((len(rows), lengths.max(initial=1), *info.shape[2:]), padding, dtype=NUMPY_TYPES[info.dtype])
+    longest = lengths.max(initial=info.step_size or 1)
+    tensor = np.full((len(rows), longest, *info.shape[2:]), padding, dtype=NUMPY_TYPES[info.dtype])
     if items:
         tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = as_tensor(name, items, _flat_info(info))
     return ListFeed(tensor, lengths)
