@@ -557,7 +557,10 @@ class ToNumber:
             if not is_number(text) and self.default is None:
                 raise InvalidValueError(f"te.strings.to_number got {text!r}, which is no number, and has no default.")
             numbers.append((float if self.dtype == "float32" else int)(text) if is_number(text) else self.default)
-        return arrow.from_numpy(np.array(numbers, self.dtype))
+        try:
+            return arrow.from_numpy(np.array(numbers, self.dtype))
+        except OverflowError as error:
+            raise InvalidValueError("te.strings.to_number got a number that int64 does not hold.") from error
 
     def lower(self, graph: Graph, *tensors: str) -> str:
         """Add nodes that convert a tensor of strings."""

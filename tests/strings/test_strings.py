@@ -289,6 +289,7 @@ def test_what_an_export_cannot_compute_is_named(transform: Any, error: type[Exce
         (lambda: strings.lookup(["a"], {"a": 1}, "b"), InvalidTypeError, "default must be int64, but got 'b'"),
         (lambda: strings.lookup(["a"], {1: 1}), InvalidTypeError, r"te\.strings\.lookup takes int64, but got string"),
         (lambda: strings.to_number(["1", "x"]), InvalidValueError, "got 'x', which is no number, and has no default"),
+        (lambda: strings.to_number([str(2**63)], "int64"), InvalidValueError, "got a number that int64 does not hold"),
         (lambda: strings.to_number(["1"], "int8"), InvalidValueError, 'dtype must be "float32" or "int64", but got'),
         (lambda: strings.to_number(["1"], "int64", 0.5), InvalidTypeError, r"default must be int64, but got 0\.5"),
     ],
