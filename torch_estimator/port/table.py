@@ -511,6 +511,20 @@ ADVICE: dict[str, str] = {
     "feature_column.input_layer": "use te.feature_column.DenseFeatures: docs/guides/columns_in_your_model.md",
     "feature_column.linear_model": "use te.feature_column.LinearModel: docs/guides/columns_in_your_model.md",
     "feature_column.shared_embedding_columns": "use fc.shared_embeddings",
+    **{
+        f"feature_column.sequence_{kind}": f"write te.feature_column.sequence_{kind}"
+        for kind in (
+            "numeric_column",
+            "categorical_column_with_identity",
+            "categorical_column_with_hash_bucket",
+            "categorical_column_with_vocabulary_list",
+            "categorical_column_with_vocabulary_file",
+        )
+    },
+    **{
+        f"estimator.experimental.{name}": f"write te.experimental.{name}: docs/guides/feature_columns.md, Sequences"
+        for name in ("RNNClassifier", "RNNEstimator")
+    },
     # Input.
     "data.TextLineDataset": f"{_FROM_CSV}; te.data.Dataset.from_text(files) gives other lines as they are",
     "decode_csv": _FROM_CSV,
