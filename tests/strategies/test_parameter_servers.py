@@ -102,7 +102,7 @@ if "dies_when_it_says" in settings:
 
 
 color = fc.categorical_column_with_hash_bucket("color", 100)
-linear = [color, fc.crossed_column(["color", "shape"], 1000), fc.embedding_column(color, 2)]
+linear = [color, fc.crossed_column(["color", "shape"], 1000)]
 if "lists" in settings:
     linear.append(fc.categorical_column_with_identity("tags", 20, multivalent=True))
 estimator = te.DNNLinearCombinedClassifier(
