@@ -114,6 +114,36 @@ def test_the_command_line_predicts_and_shows(base: Path, tmp_path: Path, capsys:
     assert "Features of a tf.Example: age, job, level, size, tags." in capsys.readouterr().out
 
 
+def test_a_batch_prediction_reads_tfrecord_files(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = [{**ROWS[row % 3], "level": row % 5} for row in range(30_000)]
+    many[20_001] = {"age": [1.0, 2.0]}
+    te.data.write_tfrecord(tmp_path / "a.tfrecord", many)
+    te.data.write_tfrecord(tmp_path / "b.tfrecord", ROWS)
+    files = [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")]
+    command = ["predict-batch", "--model", str(base / "examples"), "--signature-name", "predict", "--shards", "1"]
+    assert main([*command, "--input", *files, "--output", str(tmp_path / "out")]) == 0
+    results = (tmp_path / "out" / "prediction.results-00000-of-00001").read_text().splitlines()
+    good = [row for row in many if "size" in row] + ROWS
+    wanted = ExportedModel.load(base / "examples").predict({"examples": [serialized(row) for row in good]})
+    np.testing.assert_allclose([json.loads(line)["logistic"] for line in results], wanted["logistic"], atol=1e-6)
+    error = json.loads((tmp_path / "out" / "prediction.errors_stats-00000-of-00001").read_text())
+    assert (error["file"], error["row"]) == (files[0], 20_001)
+    assert "'size': the feature is missing" in error["reason"]
+    for model, more, problem in (
+        (
+            "raw",
+            [],
+            "TFRecord files are for exports of te.serving_input.examples, but the signature has the inputs age,",
+        ),
+        ("examples", ["--key", "id"], "--key names 'id', but TFRecord files have no columns; leave it out."),
+    ):
+        command[2] = str(base / model)
+        assert main([*command, "--input", *files, "--output", str(tmp_path / model), *more]) == 2
+        assert problem in capsys.readouterr().err
+
+
 def test_a_server_takes_them(base: Path) -> None:
     wanted = ExportedModel.load(base / "examples").predict({"examples": [serialized(row) for row in ROWS]})
     logistic = wanted["logistic"].ravel().tolist()

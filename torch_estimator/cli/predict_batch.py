@@ -23,7 +23,7 @@ def add_to(commands: Commands) -> None:
     add("--model", required=True, metavar="DIR", help="the export, or a directory of numbered ones")
     add("--input", required=True, nargs="+", metavar="FILE", help="paths, URLs or globs such as 'data/*.csv'")
     add("--output", required=True, metavar="DIR", help="directory of the predictions")
-    add("--format", choices=["csv", "jsonl", "parquet"], help="default: by the names of the files")
+    add("--format", choices=["csv", "jsonl", "parquet", "tfrecord"], help="default: by the names of the files")
     add("--columns", nargs="+", default=[], metavar="COLUMN", help="columns of CSV files without a header")
     add("--key", nargs="+", action="extend", default=[], metavar="COLUMN", help="column to copy to each prediction")
     add("--signature-name", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"default: {DEFAULT_SIGNATURE}")

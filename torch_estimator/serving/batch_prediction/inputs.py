@@ -1,7 +1,8 @@
 """Input files: finding them, dividing them into chunks, and reading the rows of a chunk.
 
 A chunk of a text file is a range of bytes and has the lines that begin in it; a chunk of a Parquet file is a part of a
-row group. A row that cannot be read is rejected, and the others are kept.
+row group, and one of a TFRecord file a number of small ranges of bytes. A row that cannot be read is rejected, and the
+others are kept.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +39,23 @@ from torch_estimator.serving.batch_prediction.rows import (
     texts_of,
 )
 
-FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+if TYPE_CHECKING:
+    from torch_estimator.data.sources.record_ranges import RecordRanges
+
+FORMATS = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
 """Formats by the end of a file's name."""
 
 _CHUNK_BYTES = 2**22
 _CHUNK_ROWS = 2**16
+_CHUNK_RANGES = 2**6
 _SLACK_BYTES = 2**12
 _MOST_LINE_BYTES = 2**28
 _GZIP = b"\x1f\x8b"
@@ -76,8 +89,8 @@ class Chunk:
 
     Attributes:
         file: Index of the file.
-        start: First byte of a text file, or first row of a row group.
-        length: Number of bytes, or of rows.
+        start: First byte of a text file, first row of a row group, or first range of records.
+        length: Number of bytes, of rows, or of ranges.
         group: Number of the row group.
         first: Number of the row in the file with which a chunk of Parquet begins.
     """
@@ -122,7 +135,9 @@ def format_of(urls: Sequence[str]) -> str:
     formats = {url: FORMATS.get(os.path.splitext(url)[1].lower()) for url in urls}
     for url, one in formats.items():
         if one is None:
-            raise InvalidValueError(f"the name of {url} does not tell its format; give --format csv, jsonl or parquet.")
+            raise InvalidValueError(
+                f"the name of {url} does not tell its format; give --format csv, jsonl, parquet or tfrecord."
+            )
         if one != formats[urls[0]]:
             raise InvalidValueError(f"{urls[0]} and {url} have different formats; predict them with one command each.")
     return formats[urls[0]] or ""
@@ -433,13 +448,58 @@ class ParquetReader(Reader):
         return self._group[1]
 
 
+class RecordReader(Reader):
+    """Reader of TFRecord files of tf.Examples, for exports that take these."""
+
+    def __init__(self, signature: Signature, keys: Sequence[str]) -> None:
+        super().__init__(signature, keys)
+        if keys:
+            raise InvalidValueError(f"--key names {keys[0]!r}, but TFRecord files have no columns; leave it out.")
+        if [info.dtype for info in signature.inputs.values()] != ["DT_STRING"]:
+            raise InvalidValueError(
+                "TFRecord files are for exports of te.serving_input.examples, but the signature has the inputs "
+                f"{', '.join(signature.inputs)}; use CSV, JSON lines or Parquet."
+            )
+        self._opened: tuple[str, RecordRanges] | None = None
+
+    def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
+        ranges = len(self._ranges(url))
+        starts = range(0, ranges, _CHUNK_RANGES)
+        chunks = [Chunk(number, start, min(_CHUNK_RANGES, ranges - start)) for start in starts]
+        return InputFile(url=url, version=version_of(url)), chunks
+
+    def read(self, file: InputFile, chunk: Chunk) -> Rows:
+        pieces = self._ranges(file.url).read(np.arange(chunk.start, chunk.start + chunk.length))
+        records = [
+            piece.data[start : start + length]
+            for piece in pieces
+            for start, length in zip(piece.starts.tolist(), piece.lengths.tolist(), strict=True)
+        ]
+        (name,) = self.signature.inputs
+        return Rows({name: records}, {}, np.arange(len(records)), len(records))
+
+    def _ranges(self, url: str) -> RecordRanges:
+        # These import torch, which the other formats do without.
+        from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
+
+        if self._opened is None or self._opened[0] != url:
+            with _reading(url):
+                self._opened = url, RecordRanges([open_records(url)], ignore_errors=False)
+        return self._opened[1]
+
+
 def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Sequence[str]) -> Reader:
     """Return the reader of a format."""
     if form == "csv":
         return CsvReader(signature, keys, columns)
     if columns:
         raise InvalidValueError(f"--columns names the columns of CSV files, but the format is {form}; leave it out.")
-    return JsonReader(signature, keys) if form == "jsonl" else ParquetReader(signature, keys)
+    readers: dict[str, Callable[[Signature, Sequence[str]], Reader]] = {
+        "jsonl": JsonReader,
+        "parquet": ParquetReader,
+        "tfrecord": RecordReader,
+    }
+    return readers[form](signature, keys)
 
 
 def read_range(url: str, start: int, stop: int) -> bytes:

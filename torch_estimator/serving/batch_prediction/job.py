@@ -44,7 +44,7 @@ class BatchOptions:
         model: Directory of the export, or of numbered exports.
         inputs: Paths, URLs and globs of the input files.
         output: Directory or URL of the output.
-        format: ``csv``, ``jsonl`` or ``parquet``; None takes what the names of the files tell.
+        format: ``csv``, ``jsonl``, ``parquet`` or ``tfrecord``; None takes what the names of the files tell.
         signature: Name of the signature.
         keys: Columns to copy from the input to each prediction.
         columns: Names of the columns of CSV files without a header.
@@ -97,7 +97,7 @@ class Plan:
     @property
     def is_text(self) -> bool:
         """Whether the input files consist of lines."""
-        return self.format != "parquet"
+        return self.format in ("csv", "jsonl")
 
     def files_of(self, number: int) -> ShardFiles:
         """Return the files of a shard."""
@@ -382,12 +382,12 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
     """
     states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
     header = 1 if plan.format == "csv" and not plan.options.columns else 0
-    # A text file is divided by bytes, so that only now the number of a chunk's first line is known.
-    begins = [1 + header] * len(plan.inputs)
+    # Files are divided by bytes, except Parquet, so that only now the number of a chunk's first line or row is known.
+    begins = [1 + header if plan.is_text else 0] * len(plan.inputs)
     for number, state in enumerate(states):
         firsts = []
         for chunk, length in zip(plan.shards[number], state.lengths, strict=True):
-            firsts.append(begins[chunk.file] if plan.is_text else chunk.first)
+            firsts.append(chunk.first if plan.format == "parquet" else begins[chunk.file])
             begins[chunk.file] += length
         shard = plan.files_of(number)
         if not files.exists(shard.unfinished_errors):
@@ -464,7 +464,10 @@ class _Progress:
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=self._total, unit="B" if plan.is_text else "row", unit_scale=True, dynamic_ncols=True
+                total=self._total,
+                unit={"parquet": "row", "tfrecord": "range"}.get(plan.format, "B"),
+                unit_scale=True,
+                dynamic_ncols=True,
             )
 
     def __enter__(self) -> _Progress:
