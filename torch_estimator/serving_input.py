@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -318,7 +318,8 @@ def receiver(inputs: Any, transform: Callable[[dict[str, Expression]], Mapping[s
 
     Raises:
         InvalidTypeError: `transform` returns no dict of expressions, or does something that an export cannot compute.
-        InvalidValueError: A feature is a condition, or an operation got a value that it cannot use.
+        InvalidValueError: A feature is a condition, an operation got a value that it cannot use, or `transform` reads
+            an input that is not there.
 
     >>> def words(inputs):
     ...     return {"age": inputs["age"], "words": te.strings.split(te.strings.lower(inputs["text"]))}
@@ -327,7 +328,7 @@ def receiver(inputs: Any, transform: Callable[[dict[str, Expression]], Mapping[s
     (['age', 'text'], {'age': age, 'words': split(text)})
     """
     given = inputs if isinstance(inputs, ServingInput) else json(inputs)
-    features: Any = transform(dict(given.features) or _expressions(given))
+    features: Any = transform(_Inputs(given.features or _expressions(given)))
     if not isinstance(features, Mapping) or not features:
         raise InvalidTypeError(f"transform must return a dict of features, but returned {features!r}.")
     for key, feature in features.items():
@@ -340,6 +341,11 @@ def receiver(inputs: Any, transform: Callable[[dict[str, Expression]], Mapping[s
                 f"the feature {key!r} is a condition; give te.strings.where(condition, 1.0, 0.0) in its place."
             )
     return replace(given, features=dict(features))
+
+
+class _Inputs(dict[str, Expression]):
+    def __missing__(self, key: str) -> NoReturn:
+        raise InvalidValueError(f"transform reads the input {key!r}, but the inputs are {', '.join(self)}.")
 
 
 def _expressions(given: ServingInput) -> dict[str, Expression]:

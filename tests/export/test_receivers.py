@@ -138,11 +138,17 @@ def test_a_module_without_columns_gets_padded_ids_and_their_lengths(tmp_path: Pa
         (lambda inputs: None, InvalidTypeError, "transform must return a dict of features, but returned None"),
         (lambda inputs: {}, InvalidTypeError, r"must return a dict of features, but returned \{\}"),
         (lambda inputs: {1: inputs["text"]}, InvalidTypeError, "must return expressions by name, but 1 is text"),
+        (lambda inputs: {"x": inputs["txt"]}, InvalidValueError, "reads the input 'txt', but the inputs are .*text"),
     ],
 )
 def test_results_of_a_transform_are_checked(transform: Any, error: type[Exception], problem: str) -> None:
     with pytest.raises(error, match=problem):
         serving_input.receiver(SENT, transform)
+
+
+def test_an_unknown_dtype_names_its_input() -> None:
+    with pytest.raises(InvalidTypeError, match="the dtype of 'area' must be string, float32, int64, but got 'flaot32'"):
+        serving_input.receiver({"area": "flaot32"}, dict)
 
 
 def test_features_that_the_model_does_not_take_are_named(built: Built, tmp_path: Path) -> None:
