@@ -143,10 +143,13 @@ def raw_features_of(columns: Any) -> dict[str, RawFeature]:
     if isinstance(known, Mapping):
         return dict(known)
     if isinstance(columns, Mapping):
-        for key, dtype in columns.items():
-            if isinstance(dtype, str) and dtype not in ARROW_TYPES:
-                raise InvalidTypeError(f"the dtype of {key!r} must be {', '.join(ARROW_TYPES)}, but got {dtype!r}.")
-        columns = [RawFeature(key=key, dtype=one) if isinstance(one, str) else one for key, one in columns.items()]
+        for key, one in columns.items():
+            if isinstance(one, str) and one not in ARROW_TYPES:
+                raise InvalidTypeError(f"the dtype of {key!r} must be {', '.join(ARROW_TYPES)}, but got {one!r}.")
+        columns = [
+            RawFeature(key=key, dtype=one) if isinstance(one, str) and one in ARROW_TYPES else one
+            for key, one in columns.items()
+        ]
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         columns = [columns]
     features: list[RawFeature] = []
