@@ -95,7 +95,8 @@ class DNNRegressor(Estimator):
 
     >>> x = fc.numeric_column("x")
     >>> data = {"x": [0.0, 1.0, 2.0, 3.0]}, [1.0, 3.0, 5.0, 7.0]
-    >>> estimator = te.v2.DNNRegressor([8], [x], "memory://v2.DNNRegressor", optimizer=te.optim.Adagrad(lr=0.5))
+    >>> config = te.RunConfig("memory://v2.DNNRegressor", random_seed=1)
+    >>> estimator = te.v2.DNNRegressor([8], [x], config=config, optimizer=te.optim.Adagrad(lr=0.5))
     >>> estimator.train(lambda: data, steps=100).evaluate(lambda: data)["average_loss"] < 1.0
     True
     """

@@ -49,7 +49,7 @@ def test_files_without_a_header_and_a_format_that_is_named(
     arguments = ["--model", exports / "raw", "--input", tmp_path / "rows.data", "--output", tmp_path / "out"]
     status, _, err = run(capsys, *arguments)
     assert (status, err.count("\n")) == (2, 1)
-    assert "does not tell its format; give --format csv, jsonl or parquet." in err
+    assert "does not tell its format; give --format csv, jsonl, parquet or tfrecord." in err
     status, out, _ = run(
         capsys, *arguments, "--format", "csv", "--signature-name", "predict", "--columns", "word", "x", "--shards", "2"
     )

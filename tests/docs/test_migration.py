@@ -63,7 +63,6 @@ def test_every_name_of_this_package_exists(page: Any) -> None:
     # Code of TensorFlow may give our names to its own things.
     text = re.sub(r"```(tensorflow|diff)\n.*?```", "", text, flags=re.DOTALL)
     found = set(re.findall(r"(?<![\w.])((?:te|fc|Dataset|torch|context)(?:\.\w+)+)", text))
-    assert found
     for name in found:
         try:
             resolve(name)

@@ -103,7 +103,9 @@ def test_ids_are_those_of_the_host_half_bit_for_bit() -> None:
     transform = fc.FeatureTransform(CATEGORICAL)
     raw = rows(300, seed=1)
     graph = GraphBuilder()
-    features = lower_features(graph, transform, lower_receiver(graph, serving_input.raw_features(transform)).raw)
+    features = lower_features(
+        graph, transform, lower_receiver(graph, serving_input.raw_features(transform), for_columns=True).raw
+    )
     names = [bag.feature for bag in transform.bags]
     assert len(names) == 9
     for number, name in enumerate(names):

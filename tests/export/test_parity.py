@@ -146,7 +146,7 @@ def test_ids_are_those_of_the_host_half_bit_for_bit(tmp_path: Path) -> None:
     wide, _ = census_columns()
     built = model_of(wide, [])
     graph = GraphBuilder()
-    received = lower_receiver(graph, serving_input.raw_features(built.transform))
+    received = lower_receiver(graph, serving_input.raw_features(built.transform), for_columns=True)
     ids = lower_features(graph, built.transform, received.raw)["linear/ids"]
     graph.output("ids", ids.tensor, TensorInfo(dtype="DT_INT64", shape=(-1, *ids.row_shape), tensor="ids"))
     model = graph.model(producer="test", version="1").SerializeToString()

@@ -225,7 +225,6 @@ COMBINED = te.DNNLinearCombinedClassifier
     ("make", "error", "message"),
     [
         (lambda: te.LinearClassifier([]), ValueError, "^A model needs feature columns, but feature_columns is empty."),
-        (lambda: te.LinearClassifier([EMBEDDED]), (TypeError, ValueError), "city_embedding"),
         (
             lambda: te.LinearClassifier(AGE),
             TypeError,

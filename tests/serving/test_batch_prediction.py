@@ -273,7 +273,7 @@ def test_files_without_rows(export: ExportedModel, tmp_path: Path, content: str)
         ("a.csv", b"\xff\n", {}, "line 1: the header cannot be read"),
         ("a.csv", b"\x1f\x8b...", {}, "a.csv is compressed; decompress it first."),
         ("a.jsonl", "{}", {"columns": ("a",)}, "--columns names the columns of CSV files"),
-        ("a.txt", "", {}, "does not tell its format; give --format csv, jsonl or parquet."),
+        ("a.txt", "", {}, "does not tell its format; give --format csv, jsonl, parquet or tfrecord."),
         ("a.parquet", "no parquet", {}, "a.parquet cannot be read as Parquet: "),
         ("a.parquet", "PAR1" * 20, {}, "a.parquet cannot be read as Parquet: "),
         ("b.csv", None, {}, "No file matches"),

@@ -98,10 +98,8 @@ def test_a_wrong_request_fails_alone(executor: ThreadPoolExecutor) -> None:
     assert (wrong.status, wrong.message) == (400, "Input x takes numbers.")
 
 
-@pytest.mark.parametrize(("rows", "runs_in_thread"), [(10, False), (11, True)])
-def test_a_request_that_is_larger_than_a_batch_runs_by_itself_and_in_a_thread_if_it_takes_long(
-    executor: ThreadPoolExecutor, rows: int, runs_in_thread: bool
-) -> None:
+@pytest.mark.parametrize(("rows", "runs_in_thread"), [(5, False), (6, True), (20, True)])
+def test_what_takes_long_runs_in_a_thread(executor: ThreadPoolExecutor, rows: int, runs_in_thread: bool) -> None:
     threads = set()
     model = Doubling()
 
@@ -110,7 +108,7 @@ def test_a_request_that_is_larger_than_a_batch_runs_by_itself_and_in_a_thread_if
         return model(columns, signature)
 
     limits = BatchLimits(max_batch=8, max_delay_secs=0, max_queue=10, timeout_secs=60)
-    made = Batcher(noting, limits, executor, fast_rows=10)
+    made = Batcher(noting, limits, executor, fast_rows=5)
     xs = list(range(rows))
     assert run(lambda: together(made.predict({"x": xs}, "double", rows))) == [[2.0 * x for x in xs]]
     assert (threading.main_thread() not in threads) == runs_in_thread

@@ -131,6 +131,11 @@ class SequentialHeadWrapper(Head):
 
         Raises:
             RowError: There are not as many labels as steps, or the other head does not take a label.
+
+        >>> import pyarrow as pa
+        >>> head = te.heads.SequentialHeadWrapper(te.MultiClassHead(3))
+        >>> head.prepare_steps(pa.array([[0, 2], [1]]), np.array([2, 1])).to_pylist()
+        [[0, 2], [1]]
         """
         values, offsets = cut_to(labels, lengths, "labels")
         try:

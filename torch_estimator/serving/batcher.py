@@ -3,8 +3,8 @@
 There is no timer by default. A request is queued, and the queue is run when the event loop has read everything that has
 arrived. While a batch runs, the next requests arrive, so batches grow with the load.
 
-A few instances, or many of a fast model, are run in the event loop itself, because handing them to a thread costs more
-than running them. What takes longer runs in a thread.
+A batch that is fast is run in the event loop itself, because handing it to a thread costs more than running it. A slow
+one, and a request with many instances, run in a thread.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Batcher:
         run: Runs a batch; called in the event loop, or in the executor.
         limits: The limits.
         executor: Runs batches that would hold up the event loop.
-        fast_rows: Most instances that may be run in the event loop.
+        fast_rows: Most instances of small requests that may be run in the event loop together.
         observe: Called with the number of instances of each batch.
     """
 
@@ -141,11 +141,9 @@ class Batcher:
         return await future
 
     async def _run_alone(self, columns: Columns, signature: str, rows: int) -> Result:
-        self._observe(rows)
-        if rows <= self._fast_rows:
-            return self._answer(columns, signature)
         self._large_rows += rows
         try:
+            self._observe(rows)
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(self._limits.timeout_secs):
                 return await loop.run_in_executor(self._executor, self._answer, columns, signature)

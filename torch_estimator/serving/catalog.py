@@ -193,7 +193,7 @@ class Version:
         return {name: columns for name, (columns, _) in batches.items()}
 
     def _warm_up(self, max_batch: int) -> int:
-        """Run each signature a few times; return how many instances can be run in the event loop.
+        """Run each signature a few times; return how many instances the event loop may run together.
 
         Raises:
             ExportError: The graph cannot be run.
@@ -214,7 +214,7 @@ class Version:
                     fastest = min(fastest, time.perf_counter() - began)
             else:
                 slowest = max(slowest, fastest)
-        return int(max_batch * _FAST_SECS / slowest) if slowest else max_batch
+        return min(max_batch, int(max_batch * _FAST_SECS / slowest)) if slowest else max_batch
 
     def example(self, signature: str, rows: int) -> dict[str, Any]:
         """Return inputs of the right types for a signature, to run it with: recorded ones, if the export has them."""
