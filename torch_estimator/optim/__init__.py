@@ -28,7 +28,7 @@ from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, b
 from torch_estimator.optim.ftrl import Ftrl
 from torch_estimator.optim.gradient_accumulation import accumulate
 from torch_estimator.optim.gradient_descent import GradientDescent
-from torch_estimator.optim.moving_average import moving_average
+from torch_estimator.optim.moving_averages import moving_average
 from torch_estimator.optim.rmsprop import RMSProp
 
 SGD = GradientDescent

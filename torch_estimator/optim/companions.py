@@ -7,10 +7,11 @@ training step looks up the companions of its optimizers, and updates their state
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from torch_estimator.optim.base import Optimizer
 
@@ -44,9 +45,12 @@ class Companion(Optimizer):
 _COMPANIONS: WeakKeyDictionary[torch.optim.Optimizer, list[Companion]] = WeakKeyDictionary()
 
 
-def accompany(optimizer: torch.optim.Optimizer, companion: Companion) -> None:
-    """Register a companion of an optimizer."""
-    _COMPANIONS.setdefault(optimizer, []).append(companion)
+def accompany(optimizer: torch.optim.Optimizer, make: Callable[[list[Tensor]], Companion]) -> bool:
+    """Make a companion of an optimizer from its trainable parameters; return False if it has none."""
+    params = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+    if params:
+        _COMPANIONS.setdefault(optimizer, []).append(make(params))
+    return bool(params)
 
 
 def companions_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[Companion]:

@@ -67,9 +67,7 @@ class _Accumulated:
                         f"{type(optimizer).__name__} accumulates the gradients of {sums.batches} batches already; "
                         "call accumulate once."
                     )
-            params = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-            if params:
-                accompany(optimizer, GradientSums(params, self.batches))
+            if accompany(optimizer, lambda params: GradientSums(params, self.batches)):
                 for group in optimizer.param_groups:
                     group[COUNT] = 0
         return made

@@ -15,7 +15,7 @@ from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
 from torch_estimator.optim.companions import companions_of
-from torch_estimator.optim.moving_average import MovingAverage
+from torch_estimator.optim.moving_averages import MovingAverage
 from torch_estimator.train.accumulation import Accumulation
 from torch_estimator.train.foreign_parameters import check_leaves
 from torch_estimator.train.live_group import LiveGroup

@@ -72,9 +72,7 @@ class _Averaged:
                 raise InvalidValueError(
                     f"The parameters of {type(optimizer).__name__} are averaged already; call moving_average once."
                 )
-            params = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-            if params:
-                accompany(optimizer, MovingAverage(params, self.decay, dynamic_decay=self.dynamic_decay))
+            accompany(optimizer, lambda params: MovingAverage(params, self.decay, dynamic_decay=self.dynamic_decay))
         return made
 
 
