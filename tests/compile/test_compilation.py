@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import select
 import signal
 import tempfile
@@ -194,7 +196,36 @@ def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
     running.wait()
     assert running.result() == "the compiling process died of SIGKILL"
     running.remove()
-    monkeypatch.setattr(compilation, "_MAX_SECS", 0.1)
+    monkeypatch.setattr(compilation, "_MAX_SECS", 2.0)
     running = endless(monkeypatch, tmp_path / "slow")
     running.wait()
-    assert str(running.result()).startswith("compiling took more than")
+    said = rf"compiling took more than 2 seconds \(last in <lambda>, {re.escape(__file__)}, line \d+\)"
+    assert re.fullmatch(said, str(running.result()))
+
+
+def test_a_compilation_does_not_destroy_the_garbage_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destroyed = []
+
+    class Owner:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            destroyed.append(os.getpid())
+
+    def collect(*_: Any) -> None:
+        gc.collect()
+        raise CannotBeCompiled(f"{len(destroyed)} destroyed")
+
+    monkeypatch.setattr(compilation, "trace", collect)
+    gc.disable()
+    try:
+        Owner()
+        running = started(tmp_path / "built", reserved_in(tmp_path))
+    finally:
+        gc.enable()
+    running.wait()
+    assert running.result() == "0 destroyed"
+    running.remove()

@@ -15,9 +15,12 @@ would wait for ever. Therefore the child computes on a single thread and ends wi
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import gc
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -96,6 +99,7 @@ class Compilation:
         self._is_kept = keep is not None
         self._started = time.monotonic()
         self._status: int | None = None
+        self._stopped_in = ""
 
         def build_and_keep() -> Path:
             if is_background:
@@ -128,6 +132,7 @@ class Compilation:
             if process:
                 self._status = status
             elif time.monotonic() - self._started > _MAX_SECS:
+                self._stopped_in = _innermost_call(self._work / _LOG)
                 self.stop()
         return self._status is not None
 
@@ -171,7 +176,7 @@ class Compilation:
             outcome = json.loads((self._work / _OUTCOME).read_text())
         except (OSError, ValueError):
             if time.monotonic() - self._started > _MAX_SECS:
-                return f"compiling took more than {_MAX_SECS:.0f} seconds"
+                return f"compiling took more than {_MAX_SECS:.0f} seconds{self._stopped_in}"
             return f"the compiling process died{_signal_name(self._status)}"
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
@@ -197,7 +202,11 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         log = os.open(work / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        # Shortly before the end of the time, write to the log what this process is doing.
+        faulthandler.dump_traceback_later(0.98 * _MAX_SECS, file=log)
         warnings.simplefilter("ignore")
+        # Leave the parent's garbage alone. Destroying it could delete files of the parent, or wait for its threads.
+        gc.freeze()
         # A fork copies only one thread, so waiting for the threads of torch's thread pool would never end.
         torch.set_num_threads(1)
         try:
@@ -234,6 +243,16 @@ def _close_files(*, keep: int) -> None:
     for number in map(int, os.listdir("/proc/self/fd")):
         if number not in (keep, null):
             os.dup2(null, number, inheritable=number < 3)
+
+
+def _innermost_call(log: Path) -> str:
+    """Return the last call in the log, such as " (last in f, file, line 3)"; an empty text if there is none."""
+    with contextlib.suppress(OSError):
+        if called := re.search(
+            r'most recent call first\):\n  File "(.*)", line (\d+) in (.*)', log.read_text(errors="replace")
+        ):
+            return f" (last in {called[3]}, {called[1]}, line {called[2]})"
+    return ""
 
 
 def _signal_name(status: int | None) -> str:
