@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -13,6 +14,15 @@ from typing import Any
 import pytest
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_configure() -> None:
+    """Import the compiler once for each process of a parallel run.
+
+    A compilation runs in a fork of the test process. Each fork would import the compiler again, which takes 4 seconds.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        importlib.import_module("torch._inductor.compile_fx")
 
 
 @pytest.fixture(scope="session")
