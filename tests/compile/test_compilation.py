@@ -7,7 +7,9 @@ import os
 import re
 import select
 import signal
+import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -201,6 +203,36 @@ def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
     running.wait()
     said = rf"compiling took more than 2 seconds \(last in <lambda>, {re.escape(__file__)}, line \d+\)"
     assert re.fullmatch(said, str(running.result()))
+
+
+def test_a_compilation_that_does_nothing_is_stopped_and_one_that_works_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "_CHECK_SECS", 0.1)
+    monkeypatch.setattr(compilation, "_STUCK_CHECKS", 5)
+
+    def wait_for_a_thread(*_: Any) -> None:
+        threading.Event().wait()
+
+    def compute(*_: Any) -> None:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            pass
+        subprocess.run(["sleep", "2"], check=True)
+        raise CannotBeCompiled("the work is done")
+
+    monkeypatch.setattr(compilation, "trace", compute)
+    working = started(tmp_path / "working", reserved_in(tmp_path))
+    working.wait()
+    assert working.result() == "the work is done"
+    working.remove()
+    monkeypatch.setattr(compilation, "trace", wait_for_a_thread)
+    stuck = started(tmp_path / "stuck", reserved_in(tmp_path))
+    stuck.wait()
+    assert stuck.is_stuck
+    assert re.fullmatch(
+        r"the compiling process did nothing .*\(last in wait, .*threading.py, line \d+\)", stuck.result()
+    )
 
 
 def test_a_compilation_does_not_destroy_the_garbage_of_the_training(

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -583,6 +584,25 @@ def test_a_step_that_another_process_finishes_after_the_search_for_it_is_not_com
     second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
     assert (compilations(), absent) == ([], [])
     assert_same_variables(second, first)
+
+
+def test_a_stuck_compiler_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
+) -> None:
+    monkeypatch.setattr(compilation, "_CHECK_SECS", 0.1)
+    monkeypatch.setattr(compilation, "_STUCK_CHECKS", 20)
+    trace, reached = compilation.trace, tmp_path / "reached"
+
+    def wait_the_first_time(*args: Any) -> Any:
+        if not reached.exists():
+            reached.touch()
+            threading.Event().wait()
+        return trace(*args)
+
+    monkeypatch.setattr(compilation, "trace", wait_the_first_time)
+    job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
+    assert reached.exists()
+    assert compilations() == [4]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -9,7 +9,9 @@ It is a forked process, and not a thread or a new program, for these reasons:
   crash, or need more memory than there is; then only the fork dies, and the training goes on in Python.
 
 A fork also has a drawback. Only the forking thread exists in it, so code that waits for another thread of the parent
-would wait for ever. Therefore the child computes on a single thread and ends with ``os._exit``.
+would wait for ever. Therefore the child computes on a single thread and ends with ``os._exit``. A lock that another
+thread holds at the moment of the fork stays locked in the child. Libraries have such locks, so rarely a child is stuck.
+Then it is killed, and the caller may start another one.
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ _LOG = "compilation.log"
 _LEFT = "left"
 
 _MAX_SECS = 900.0
+# A child that does nothing is stuck after so many checks.
+_CHECK_SECS = 1.0
+_STUCK_CHECKS = 60
 _POLL_SECS = 0.02
 _NICENESS = 10
 
@@ -78,6 +83,9 @@ class Compilation:
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
         threads: Number of threads that the compiled step runs with.
         is_background: Whether the process gets a lower priority than the training.
+
+    Attributes:
+        is_stuck: Whether the process was killed because it did nothing for a minute.
     """
 
     def __init__(
@@ -99,7 +107,12 @@ class Compilation:
         self._is_kept = keep is not None
         self._started = time.monotonic()
         self._status: int | None = None
-        self._stopped_in = ""
+        self.is_stuck = False
+        self._last_call = ""
+        # The next check whether the process does something, the checks in which it did nothing, and its CPU time.
+        self._next_check = self._started
+        self._idle_checks = 0
+        self._ticks: int | None = None
 
         def build_and_keep() -> Path:
             if is_background:
@@ -122,7 +135,10 @@ class Compilation:
         reserved.close()
 
     def is_over(self) -> bool:
-        """Return whether the compiling process has ended, successfully or not. Kill the process after 15 minutes."""
+        """Return whether the compiling process has ended, successfully or not.
+
+        Kill the process after 15 minutes, or if it has done nothing for a minute.
+        """
         if self._status is None:
             try:
                 process, status = os.waitpid(self._process, os.WNOHANG)
@@ -131,10 +147,33 @@ class Compilation:
                 process, status = self._process, 0
             if process:
                 self._status = status
-            elif time.monotonic() - self._started > _MAX_SECS:
-                self._stopped_in = _innermost_call(self._work / _LOG)
+            elif self._does_nothing() or time.monotonic() - self._started > _MAX_SECS:
+                self._last_call = self._find_last_call()
                 self.stop()
         return self._status is not None
+
+    def _find_last_call(self) -> str:
+        """Return where the process is, such as " (last in f, file, line 3)"; an empty text if that is not known."""
+        with contextlib.suppress(OSError):
+            # On this signal, the child writes its stack to the log.
+            os.kill(self._process, signal.SIGUSR1)
+            for _ in range(50):
+                time.sleep(_POLL_SECS)
+                log = (self._work / _LOG).read_text(errors="replace")
+                if called := re.search(r'most recent call first\):\n  File "(.*)", line (\d+) in (.*)\n', log):
+                    return f" (last in {called[3]}, {called[1]}, line {called[2]})"
+        return ""
+
+    def _does_nothing(self) -> bool:
+        """Return whether the process is stuck. Check at most once a second."""
+        now = time.monotonic()
+        if now >= self._next_check:
+            # Count checks instead of seconds, because this process may have been stopped together with the child.
+            self._next_check = now + _CHECK_SECS
+            before, self._ticks = self._ticks, _ticks_of_idle(self._process)
+            self._idle_checks = self._idle_checks + 1 if self._ticks is not None and self._ticks == before else 0
+            self.is_stuck = self._idle_checks >= _STUCK_CHECKS
+        return self.is_stuck
 
     def wait(self) -> None:
         """Wait until the compiling process has ended."""
@@ -175,8 +214,10 @@ class Compilation:
         try:
             outcome = json.loads((self._work / _OUTCOME).read_text())
         except (OSError, ValueError):
+            if self.is_stuck:
+                return f"the compiling process did nothing for a minute{self._last_call}"
             if time.monotonic() - self._started > _MAX_SECS:
-                return f"compiling took more than {_MAX_SECS:.0f} seconds{self._stopped_in}"
+                return f"compiling took more than {_MAX_SECS:.0f} seconds{self._last_call}"
             return f"the compiling process died{_signal_name(self._status)}"
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
@@ -202,8 +243,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         log = os.open(work / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        # Shortly before the end of the time, write to the log what this process is doing.
-        faulthandler.dump_traceback_later(0.98 * _MAX_SECS, file=log)
+        faulthandler.register(signal.SIGUSR1, file=log, all_threads=False)
         warnings.simplefilter("ignore")
         # Leave the parent's garbage alone. Destroying it could delete files of the parent, or wait for its threads.
         gc.freeze()
@@ -245,14 +285,14 @@ def _close_files(*, keep: int) -> None:
             os.dup2(null, number, inheritable=number < 3)
 
 
-def _innermost_call(log: Path) -> str:
-    """Return the last call in the log, such as " (last in f, file, line 3)"; an empty text if there is none."""
-    with contextlib.suppress(OSError):
-        if called := re.search(
-            r'most recent call first\):\n  File "(.*)", line (\d+) in (.*)', log.read_text(errors="replace")
-        ):
-            return f" (last in {called[3]}, {called[1]}, line {called[2]})"
-    return ""
+def _ticks_of_idle(process: int) -> int | None:
+    """Return the CPU time of a process and its ended children if it sleeps and has no children; None otherwise."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{process}/task/{process}/children").read_text()
+    except OSError:
+        return None
+    return sum(map(int, fields[10:14])) if state == "S" and not children else None
 
 
 def _signal_name(status: int | None) -> str:

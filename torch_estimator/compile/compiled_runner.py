@@ -60,6 +60,7 @@ class _LayoutState:
         compilation: The process that compiles the step, while it runs.
         compiled: The compiled step, once there is one.
         failed: Whether compiling has failed, and such batches stay in Python.
+        is_second_try: Whether the first compiling process was stuck.
     """
 
     threads: int
@@ -70,6 +71,7 @@ class _LayoutState:
     compilation: Compilation | None = None
     compiled: CompiledStep | None = None
     failed: bool = False
+    is_second_try: bool = False
 
 
 class CompiledRunner(StepRunner):
@@ -441,11 +443,15 @@ class CompiledRunner(StepRunner):
         if self._waits:
             state.compilation.wait()
         if state.compilation.is_over():
-            result = self._compiler.finish(state.compilation, layout)
-            state.compilation = None
+            ended, state.compilation = state.compilation, None
+            result = self._compiler.finish(ended, layout)
             if isinstance(result, CompiledStep):
                 state.compiled = result
                 logger.info("Compiled %s.", self._name_of(batch))
+            elif ended.is_stuck and not state.is_second_try:
+                state.is_second_try = True
+                logger.warning("Compiling starts again, because %s.", result)
+                self._load_or_compile(state, layout, batch, context)
             else:
                 state.failed = True
                 logger.warning("The training step is not compiled, because %s; training goes on without.", result)
