@@ -162,7 +162,10 @@ def main(only: list[str]) -> None:
     if not only:
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir()
-    for name in only or estimators:
+    others = {"rnn": recurrent_models, "kmeans": clusters}
+    for name in only:
+        expected |= others.pop(name, dict)()
+    for name in [one for one in only or estimators if one not in ("rnn", "kmeans")]:
         make = estimators[name]
         # A Dataset of several features makes the baseline models fail.
         given = {"age": features["age"]} if name.endswith("baseline") else features
@@ -205,7 +208,7 @@ def main(only: list[str]) -> None:
     metrics = estimator.evaluate(lambda: eval_rows().batch(CENSUS_EVAL_BATCH_SIZE))
     expected["census"] = {str(CENSUS_STEPS): plain(metrics)}
     keep(f"{estimator.model_dir}/model.ckpt-{CENSUS_STEPS}", "census")
-    expected |= own_models()
+    expected |= own_models() | recurrent_models() | clusters()
     people_model()
     write({"tensorflow": tf.__version__, **expected})
 
@@ -255,6 +258,71 @@ def own_models() -> dict[str, Any]:
     keep(f"{folder}/own_v1", "own_v1")
     keep(prefix, "own_keras")
     return outputs
+
+
+def words() -> tuple[list[list[str]], Any]:
+    """Return one to three jobs in each of 64 rows, and labels."""
+    rows = [[JOBS[(row * place + row // 5) % 3] for place in range(1, 2 + row % 3)] for row in range(64)]
+    return rows, np.array([row[0] == JOBS[0] for row in rows]).astype("int64")
+
+
+def recurrent_models() -> dict[str, Any]:
+    """Keep checkpoints of recurrent networks on `words`, and return their metrics."""
+    import tensorflow as tf
+
+    fc, experimental = tf.feature_column, tf.estimator.experimental
+    texts, labels = words()
+    padded = np.array([row + [""] * (3 - len(row)) for row in texts])
+
+    def batches() -> Any:
+        return tf.data.Dataset.from_tensor_slices((padded, labels)).batch(BATCH_SIZE).map(sparse)
+
+    def sparse(text: Any, label: Any) -> Any:
+        return {"words": tf.sparse.from_dense(text)}, label[:, None]
+
+    found = {}
+    for cell in ("lstm", "gru"):
+        column = fc.sequence_categorical_column_with_vocabulary_list("words", JOBS)
+        estimator = experimental.RNNClassifier(
+            [fc.embedding_column(column, 3)],
+            units=[5],
+            cell_type=cell,
+            optimizer=lambda: tf.keras.optimizers.legacy.Adam(0.01),
+            config=tf.estimator.RunConfig(tempfile.mkdtemp(), tf_random_seed=1),
+        )
+        found[f"rnn_{cell}"] = {}
+        for steps in (STEPS, 2 * STEPS):
+            estimator.train(lambda: batches().repeat(), max_steps=steps)
+            found[f"rnn_{cell}"][str(steps)] = plain(estimator.evaluate(batches))
+        keep(f"{estimator.model_dir}/model.ckpt-{STEPS}", f"rnn_{cell}")
+    return found
+
+
+def points() -> Any:
+    """Return 60 points around three centers, float32 ``[60, 2]``."""
+    angle = np.arange(60) * 2.4
+    return np.stack([np.cos(angle) + np.arange(60) % 3 * 4, np.sin(angle)], 1).astype("float32")
+
+
+def clusters() -> dict[str, Any]:
+    """Keep checkpoints of `KMeans` on `points`, and return the centers after one iteration, and after two."""
+    import tensorflow as tf
+
+    found = {}
+    for name, is_in_batches in (("kmeans", False), ("kmeans_batches", True)):
+        estimator = tf.compat.v1.estimator.experimental.KMeans(
+            3,
+            feature_columns=[tf.feature_column.numeric_column("at", shape=(2,))],
+            use_mini_batch=is_in_batches,
+            config=tf.estimator.RunConfig(tempfile.mkdtemp(), tf_random_seed=1),
+        )
+        centers = []
+        for _ in range(2):
+            estimator.train(lambda: tf.data.Dataset.from_tensors({"at": points()}), steps=1)
+            centers.append(estimator.cluster_centers().tolist())
+        found[name] = centers
+        keep(f"{estimator.model_dir}/model.ckpt-1", name)
+    return found
 
 
 def people_model() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -78,6 +79,8 @@ ESTIMATORS: dict[str, Callable[[str], te.Estimator]] = {
 # TensorFlow 2.15's DNNClassifier does not train embeddings that columns share.
 RESUMED = [name for name in ESTIMATORS if name != "v2_shared"]
 REFUSED = ["v1_centered", "v2_amsgrad"]
+CELLS = ["rnn_lstm", "rnn_gru"]
+KMEANS = ["kmeans", "kmeans_batches"]
 
 
 def batches(size: int) -> te.data.Dataset:
@@ -103,7 +106,7 @@ def imported(tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_every_checkpoint_is_tested() -> None:
-    elsewhere = {"own_v1", "own_keras"}  # in test_tensorflow_modules.py
+    elsewhere = {"own_v1", "own_keras", *CELLS, *KMEANS}  # the first two in test_tensorflow_modules.py
     assert set(EXPECTED) == {*ESTIMATORS, *elsewhere, "census", "tensorflow"}
     # The last one is that of a page of the documentation.
     others = {*elsewhere, *REFUSED, "census", "people"}
@@ -122,6 +125,42 @@ def test_a_training_goes_on_as_in_tensorflow(name: str, imported: Callable[[str]
     estimator.train(lambda: batches(made.BATCH_SIZE), max_steps=2 * made.STEPS)
     metrics = estimator.evaluate(lambda: batches(made.EVAL_BATCH_SIZE))
     check_metrics(name, 2 * made.STEPS, metrics, 1e-5)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_recurrent_network_goes_on_as_in_tensorflow(name: str, imported: Callable[[str], str]) -> None:
+    texts, labels = made.words()
+    data = te.data.Dataset.from_arrays({"words": pa.array(texts)}, labels).batch(made.BATCH_SIZE)
+    column = fc.sequence_categorical_column_with_vocabulary_list("words", made.JOBS)
+    estimator = te.experimental.RNNClassifier(
+        [fc.embedding_column(column, 3)],
+        model_dir=imported(name),
+        units=[5],
+        cell_type=name.removeprefix("rnn_"),
+        optimizer=te.optim.Adam(lr=0.01, epsilon=1e-7),
+        **MEAN,
+    )
+    check_metrics(name, made.STEPS, estimator.evaluate(lambda: data), 1e-6)
+    estimator.train(lambda: data.repeat(), max_steps=2 * made.STEPS)
+    check_metrics(name, 2 * made.STEPS, estimator.evaluate(lambda: data), 1e-5)
+
+
+@pytest.mark.parametrize("name", KMEANS)
+def test_clusters_go_on_as_in_tensorflow(name: str, imported: Callable[[str], str]) -> None:
+    estimator = te.experimental.KMeans(
+        3,
+        feature_columns=[fc.numeric_column("at", shape=(2,))],
+        model_dir=imported(name),
+        use_mini_batch=name == "kmeans_batches",
+    )
+    first, second = EXPECTED[name]
+    np.testing.assert_allclose(estimator.cluster_centers(), first, rtol=1e-6)
+    estimator.train(lambda: te.data.Dataset.from_arrays({"at": made.points()}).batch(60), steps=1)
+    if name == "kmeans":
+        np.testing.assert_allclose(estimator.cluster_centers(), second, rtol=1e-5)
+    else:
+        # TensorFlow may read a count before or after adding to it, so its second centers differ from run to run.
+        assert estimator.get_variable_value("counts").sum() == 3 + 60
 
 
 def test_the_census_model_has_the_metrics_of_tensorflow(shared_data: Path, imported: Callable[[str], str]) -> None:

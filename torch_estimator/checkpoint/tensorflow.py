@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,10 +91,13 @@ class Found:
 
 @dataclass(slots=True)
 class _Source:
-    """Names of the tensors that make up one tensor here, and the factor that they are multiplied by."""
+    """Names of the tensors that make up one tensor here, and the factor that they are multiplied by.
+
+    A factor makes floating point numbers of integers; None leaves the tensors as they are.
+    """
 
     names: list[str]
-    factor: float = 1.0
+    factor: float | None = None
 
 
 class _Renamed(Mapping[str, Tensor]):
@@ -105,7 +109,7 @@ class _Renamed(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         source = self._sources[name]
         tensor = self._bundle.joined(source.names)
-        return tensor if source.factor == 1.0 else tensor * source.factor
+        return tensor if source.factor is None else tensor * source.factor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sources)
@@ -172,7 +176,7 @@ def read_tensorflow(prefix: files.PathLike) -> TensorFlowCheckpoint:
         step=sorting.step,
         variables=SavedTensors([_Renamed(bundle, sorting.variables), sorting.counts()]),
         slots=SavedTensors([_Renamed(bundle, sorting.slots)]),
-        state={IMPORTED: {UNTRAINED: sorting.untrained()}},
+        state={IMPORTED: sorting.about()},
     )
     return TensorFlowCheckpoint(checkpoint=checkpoint, found=found)
 
@@ -188,6 +192,7 @@ class _Sorting:
     def __init__(self, bundle: TensorBundle) -> None:
         self._bundle = bundle
         self._has_network = any(name.startswith("dnn/") for name in bundle)
+        self._is_kmeans = all(name in bundle for name in ("clusters", "initialized"))
         self.found: list[Found] = []
         self.variables: dict[str, _Source] = {}
         self.slots: dict[str, _Source] = {}
@@ -207,6 +212,8 @@ class _Sorting:
             self._note_setting(name)
         elif (variable := _variable_of(name.rpartition("/")[0])) in self._bundle:
             self._add_of_v1(name, variable)
+        elif self._is_kmeans and name != "clusters":
+            self._add_of_kmeans(name)
         elif ".OPTIMIZER_SLOT/" in name or name.startswith("optimizer/"):
             self._note(name, "optimizer", None, "optimizer of a tf.train.Checkpoint")
         elif variable_name(name) in _CONTROL:
@@ -216,7 +223,12 @@ class _Sorting:
             self.variables[target] = _Source([name])
             self._note(name, "weight", target)
 
-    def untrained(self) -> list[str]:
+    def about(self) -> dict[str, Any]:
+        """Return the entry `IMPORTED` of the checkpoint's state."""
+        # The clusters of `KMeans` are moved without any state of an optimizer.
+        return {UNTRAINED: self._untrained(), **({WEIGHTS_ONLY: True} if self._is_kmeans else {})}
+
+    def _untrained(self) -> list[str]:
         """Return the embeddings that the v2 classes share among columns; TensorFlow 2.15 does not train them."""
         trained = {slot.rpartition("/")[0] for slot in self.slots}
         moved = [target for target, source in self.variables.items() if target != variable_name(source.names[0])]
@@ -224,7 +236,13 @@ class _Sorting:
         return [target for target in shared if target not in trained] if trained else []
 
     def counts(self) -> dict[str, Tensor]:
-        """Return the counts of batches that torch's batch normalization keeps, and TensorFlow does not."""
+        """Return the counts that models here keep, and TensorFlow does not.
+
+        These are the batches that a batch normalization has seen, and the points of the clusters of `KMeans`, which
+        TensorFlow counts in mini-batches only.
+        """
+        if self._is_kmeans and "counts" not in self.variables:
+            return {"counts": torch.zeros(self._bundle.shape("clusters")[0])}
         names = [name for name, source in self.variables.items() if _BATCH_NORM.fullmatch(source.names[0])]
         layers = {name.rpartition("/")[0] for name in names}
         return {f"{layer}/num_batches_tracked": torch.tensor(self.step) for layer in sorted(layers)}
@@ -264,7 +282,17 @@ class _Sorting:
         else:
             self._note(name, "optimizer", None, "no optimizer here has this state")
 
-    def _add_slot(self, name: str, variable: str, slot: str, *, factor: float = 1.0) -> None:
+    def _add_of_kmeans(self, name: str) -> None:
+        """Sort in a tensor of `KMeans` other than the clusters."""
+        if name == "Variable":
+            self.variables["counts"] = _Source([name], factor=1.0)
+            self._note(name, "weight", "counts")
+        elif name == "initialized":
+            self._note(name, "setting", None)
+        else:
+            self._note(name, "optimizer", None, "state of an iteration of several mini-batches")
+
+    def _add_slot(self, name: str, variable: str, slot: str, *, factor: float | None = None) -> None:
         target = f"{self._renamed(variable)}/{slot}"
         self.slots.setdefault(target, _Source([], factor)).names.append(name)
         self._note(name, "optimizer", target)
