@@ -137,7 +137,7 @@ def test_a_batch_prediction_reads_tfrecord_files(
             [],
             "TFRecord files are for exports of te.serving_input.examples, but the signature has the inputs age,",
         ),
-        ("examples", ["--key", "id"], "--key names 'id', but TFRecord files have no columns; leave it out."),
+        ("examples", ["--key", "id"], "--key names 'id', but TFRecord files have no columns; leave it out, and export"),
     ):
         command[2] = str(base / model)
         assert main([*command, "--input", *files, "--output", str(tmp_path / model), *more]) == 2
