@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -89,6 +90,11 @@ class Signature:
     method_name: str
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
+
+    def inputs_near(self, name: str) -> str:
+        """Return the end of a message about an unknown input: the input with the nearest name, or all of them."""
+        near = difflib.get_close_matches(name, self.inputs, n=1)
+        return f"the nearest input is {near[0]}." if near else f"the inputs are {', '.join(self.inputs)}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
