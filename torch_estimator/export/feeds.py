@@ -188,6 +188,23 @@ class RowsError(InvalidValueError):
         self.of_row = of_row
 
 
+class NotANumberError(RowsError):
+    """Error for text in which the graph found no number.
+
+    Args:
+        problem: The inputs and what is wrong with them, without the end of the sentence.
+        values: What the inputs have in the row, as text; empty if that is unknown.
+        row: Number of the row, from 0.
+        rows: Number of rows of the batch.
+    """
+
+    def __init__(self, problem: str, values: Sequence[str], *, row: int, rows: int) -> None:
+        end = f": {', '.join(values)}." if values else "."
+        where = f" in row {row} (from 0)" if rows > 1 else ""
+        super().__init__(f"{problem}{where}{end}", of_row=f"{problem}{end}")
+        self.row = row
+
+
 def problem_of_row(error: InvalidValueError) -> str:
     """Return the message of an error for a batch of one row."""
     return error.of_row if isinstance(error, RowsError) else str(error)
