@@ -160,6 +160,15 @@ def test_a_module_without_columns_gets_padded_ids_and_their_lengths(tmp_path: Pa
     assert model.predict(sent)["output"].tolist() == expected
 
 
+def test_a_module_without_columns_gets_lists_as_long_as_they_are(tmp_path: Path) -> None:
+    structure = {"dict": {"words": {"dtype": "int64", "shape": [3]}, "words_length": {"dtype": "int64", "shape": []}}}
+    column = fc.categorical_column_with_identity("words", 5, multivalent=True)
+    receiver = serving_input.raw_features([column])
+    parts = {"module": Words(), "transform": None, "head": FunctionHead(None, None, None)}
+    model = ExportedModel.load(write_export(tmp_path, **parts, receiver=receiver, structure=structure))
+    assert model.predict({"words": [[1, 2, 4], [3]]})["output"].tolist() == [[7, 4, 3], [3, 3, 1]]
+
+
 @pytest.mark.parametrize(
     ("transform", "error", "problem"),
     [

@@ -203,7 +203,8 @@ class ExportedModel:
             if examples is not None and info.tensor == examples.tensor:
                 if name not in inputs:
                     raise InvalidValueError(f"Input {name} was missing; it takes serialized tf.Examples.")
-                return *read_examples(name, inputs[name], examples), ()
+                arrays, rows, lengths = read_examples(name, inputs[name], examples)
+                return arrays, rows, equal_rows(lengths, signature)
         feeds: dict[str, Array] = {}
         lists: dict[str, ListFeed] = {}
         sizes: dict[str, int] = {}
