@@ -21,7 +21,9 @@ from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.lowering import RawTensor
 from torch_estimator.feature_column.raw_feature import LISTS, MISSING_INTEGER, RawDtype, RawFeature
 from torch_estimator.serving_input import ServingInput, transform_outputs
-from torch_estimator.strings import Expression, ToNumber, add_to_graph, origin_of_lists
+from torch_estimator.strings import Expression
+from torch_estimator.strings.expression import add_to_graph, origin_of_lists
+from torch_estimator.strings.operations import ToNumber
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 
 DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
