@@ -27,7 +27,12 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import is_float
 from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, raw_features_of
 from torch_estimator.strings import Expression
-from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature, as_feature_spec
+from torch_estimator.tfrecord.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    ServedFeature,
+    as_feature_spec,
+)
 
 Default = str | float | int | list[Any]
 
@@ -45,7 +50,7 @@ class ServingInput:
         input_name: For CSV, the name of the input.
         structure: Structure of the features that a module without columns takes, as given to `like`, or None.
         feature_spec: For tf.Examples, their features by name.
-        variable: For `like`, the inputs whose rows are sequences of any length.
+        variable: For a module without columns, the inputs whose rows are sequences of any length.
         features: For `receiver`, the features that the model takes, as expressions of the inputs.
 
     >>> columns = [fc.numeric_column("age"), fc.categorical_column_with_hash_bucket("job", 100)]
@@ -61,7 +66,7 @@ class ServingInput:
     column_names: tuple[str, ...] = ()
     input_name: str = "csv_row"
     structure: Structure | None = None
-    feature_spec: dict[str, FixedLenFeature | VarLenFeature] = field(default_factory=dict)
+    feature_spec: dict[str, ServedFeature] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
     features: dict[str, Expression] = field(default_factory=dict)
 
@@ -270,25 +275,33 @@ def examples(feature_spec: Mapping[str, Any]) -> ServingInput:
     ``tf.estimator.export.build_parsing_serving_input_receiver_fn``.
 
     Args:
-        feature_spec: `FixedLenFeature` or `VarLenFeature` by name, such as
+        feature_spec: `FixedLenFeature`, `VarLenFeature` or `FixedLenSequenceFeature` by name, such as
             ``te.feature_column.make_parse_example_spec(columns)``.
 
     Raises:
         InvalidTypeError: The spec is not a dict of such features, or has one of bytes.
+        InvalidValueError: A `FixedLenSequenceFeature` has no ``allow_missing=True``.
 
     >>> receiver = te.serving_input.examples(fc.make_parse_example_spec([fc.numeric_column("age", default_value=40)]))
     >>> receiver.kind, list(receiver.inputs)
     ('examples', ['age'])
     """
-    spec: dict[str, FixedLenFeature | VarLenFeature] = {}
+    spec: dict[str, ServedFeature] = {}
     inputs: dict[str, RawFeature] = {}
     for name, feature in as_feature_spec(feature_spec).items():
-        if not isinstance(feature, FixedLenFeature | VarLenFeature) or feature.dtype == "bytes":
+        if not isinstance(feature, ServedFeature) or feature.dtype == "bytes":
             raise InvalidTypeError(
-                f"a served tf.Example holds FixedLenFeature and VarLenFeature of numbers or text, but {name!r} is "
-                f"{feature!r}."
+                "a served tf.Example holds FixedLenFeature, VarLenFeature and FixedLenSequenceFeature of numbers or "
+                f"text, but {name!r} is {feature!r}."
             )
-        shape = LISTS if isinstance(feature, VarLenFeature) else tuple(feature.shape) or (1,)
+        if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
+            raise InvalidValueError(
+                f"{name!r} is a FixedLenSequenceFeature, which tf.Examples may lack; give it allow_missing=True."
+            )
+        if isinstance(feature, FixedLenFeature):
+            shape = tuple(feature.shape) or (1,)
+        else:
+            shape = (*LISTS, *getattr(feature, "shape", ()))
         spec[name] = feature
         inputs[name] = RawFeature(key=name, dtype=feature.dtype, shape=shape)
     defaults: dict[str, Default] = {}

@@ -50,7 +50,7 @@ def _describe(parser: argparse.ArgumentParser) -> Iterator[str]:
             yield f"| {_spelling(action)} | {meaning}{note} |"
     yield ""
     for group in parser._mutually_exclusive_groups:
-        names = ", ".join(f"`{action.option_strings[0]}`" for action in group._group_actions)
+        names = ", ".join(f"`{(action.option_strings or [action.metavar])[0]}`" for action in group._group_actions)
         yield from (f"Give {'one' if group.required else 'at most one'} of {names}.", "")
     yield _marked(parser.epilog)
 

@@ -22,7 +22,7 @@ def test_what_was_found_out_is_printed(exports: Path, capsys: pytest.CaptureFixt
 
 
 def test_for_programs(exports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(exports / "raw"), "--format", "json"]) == 0
+    assert main(["check", "--model-dir", str(exports / "raw"), "--format", "json"]) == 0
     captured = capsys.readouterr()
     report = json.loads(captured.out)
     assert report["instances"] == 2

@@ -111,7 +111,12 @@ def test_the_standard_input(exports: Path, capsys: pytest.CaptureFixture[str], m
         ("raw", "json-instances", '{"word": "a", "x": 1}\n\n', "line 2: an instance must not be an empty line."),
         ("raw", "json-instances", "{word: 1}\n", "line 1: input instances are not in JSON format"),
         ("raw", "json-instances", b"\xff\n", "is not UTF-8 text: byte 0 is 0xff."),
-        ("raw", "json-instances", '{"word": "a", "x": 1, "k": 2}', "instances, line 1: Unexpected tensor name: k\n"),
+        (
+            "raw",
+            "json-instances",
+            '{"word": "a", "x": 1, "k": 2}',
+            "line 1: Unexpected tensor name: k; the inputs are word, x, key.\n",
+        ),
         (
             *("raw", "json-instances", '{"word": "a", "x": 1}\n{"word": "a"}'),
             "instances, line 2: Input x was missing in at least one input instance.\n",

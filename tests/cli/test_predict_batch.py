@@ -46,7 +46,7 @@ def test_files_without_a_header_and_a_format_that_is_named(
     exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.data").write_text("a,1\nb,2\n")
-    arguments = ["--model", exports / "raw", "--input", tmp_path / "rows.data", "--output", tmp_path / "out"]
+    arguments = ["--model-dir", exports / "raw", "--input", tmp_path / "rows.data", "--output", tmp_path / "out"]
     status, _, err = run(capsys, *arguments)
     assert (status, err.count("\n")) == (2, 1)
     assert "does not tell its format; give --format csv, jsonl, parquet or tfrecord." in err

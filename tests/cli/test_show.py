@@ -81,7 +81,7 @@ def test_the_newest_export_is_taken_and_named(
 
 @pytest.mark.parametrize("option", [[], ["--all"]])
 def test_all_signatures(exports: Path, capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
-    assert main(["show", "--dir", str(exports / "csv"), *option]) == 0
+    assert main(["show", "--model-dir", str(exports / "csv"), *option]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("signature_def")] == [
         "signature_def['classification']:",

@@ -89,7 +89,14 @@ def test_every_task_finds_its_place(tmp_path: Path) -> None:
 
 
 def test_servers_and_an_evaluator_share_nodes_with_workers(tmp_path: Path) -> None:
-    ended = submitted(tmp_path, nodes=3, per_node=2, PS="2", EVALUATOR="1")
+    guide = (ROOT / "docs" / "guides" / "slurm.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^sbatch (.*) \\\n.*--job-dir runs/servers$", guide, flags=re.MULTILINE)
+    given = dict(option.removeprefix("--").split("=", 1) for option in command.split())
+    # Without ALL the tasks would get no other variable of the user, such as that of the key.
+    everything, *variables = given["export"].split(",")
+    assert everything == "ALL"
+    passed = dict(one.split("=") for one in variables)
+    ended = submitted(tmp_path, nodes=int(given["nodes"]), per_node=int(given["ntasks-per-node"]), **passed)
     assert (ended.returncode, ended.stderr) == (0, "")
     environs = [environ(tmp_path / f"{rank}.environ") for rank in range(6)]
     places = [task_from_environment(one) for one in environs]

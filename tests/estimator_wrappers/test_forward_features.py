@@ -111,6 +111,31 @@ def test_a_key_that_the_input_lacks_is_named(trained: te.Estimator, tmp_path: Pa
         next(plain.predict(rows))
 
 
+def test_training_warns_of_a_key_that_its_input_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "rows.csv").write_text("id,x,word,y\n1,0.5,a,1\n2,1.5,b,2\n")
+
+    def file() -> te.data.Dataset:
+        return te.data.Dataset.from_csv(tmp_path / "rows.csv", label="y").batch(2)
+
+    def mapped() -> te.data.Dataset:
+        return file().map(lambda features, label: ({**features, "made": features["x"]}, label))
+
+    def generated() -> te.data.Dataset:
+        return te.data.Dataset.from_iterable(lambda: iter(list(mapped())))
+
+    make = {"columns": regressor, "plain": two}
+    for kind, estimator in ((kind, make[kind](tmp_path / kind)) for kind in make):
+        for data, names in ((file, "id, x, word"), (mapped, "id, x, word, made"), (generated, "id, x, word, made")):
+            caplog.clear()
+            te.forward_features(estimator, ["id", "idd"]).train(data, steps=1)
+            (line,) = [one.getMessage() for one in caplog.records if "forward" in one.getMessage()]
+            assert line.startswith(f"te.forward_features names 'idd', but the training input has only {names}. "), kind
+    caplog.clear()
+    te.forward_features(two(tmp_path / "last"), ["id", "x"]).train(file, steps=1)
+    te.forward_features(regressor(tmp_path / "last two"), ["id", "word"]).train(file, steps=1)
+    assert "forward" not in caplog.text
+
+
 def test_features_without_names_cannot_be_forwarded(tmp_path: Path) -> None:
     def model_fn(mode: str) -> te.EstimatorSpec:
         import torch

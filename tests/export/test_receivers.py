@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.export.models import Built, assert_same, model_of
 from tests.serving.models import app_of, ask_all
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input, strings
+from torch_estimator.cli import main
 from torch_estimator.data import Dataset
 from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel
@@ -64,15 +66,41 @@ def test_fields_of_csv_are_computed_with_and_others_forwarded(built: Built, tmp_
     assert_same(expected, answer)
 
 
-def test_text_that_is_not_a_number_is_an_error_of_its_request_alone(built: Built, tmp_path: Path) -> None:
+def test_text_that_is_not_a_number_is_an_error_of_its_request_alone(
+    built: Built, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = write(built, tmp_path, serving_input.receiver(SENT, review))
-    with pytest.raises(InvalidValueError, match=r"^Input price has text that is not a number\.$"):
-        model.predict({"text": ["a", "b"], "price": ["1", "cheap"]})
+    with pytest.raises(InvalidValueError, match=r"^Input price has text that is not a number: 'cheap'\.$"):
+        model.predict({"text": ["a"], "price": ["cheap"]})
+    for wrong in range(5):
+        prices = ["1"] * wrong + ["cheap", "2", "dear"][: 5 - wrong] + ["3"] * (2 - wrong)
+        with pytest.raises(InvalidValueError, match=rf"^Input price has .* in row {wrong} \(from 0\): 'cheap'\.$"):
+            model.predict({"text": ["a"] * 5, "price": prices})
     with app_of(tmp_path) as app:
         rows = [{"text": "a", "price": price} for price in ("1", "cheap", "2")]
         answers = ask_all(app, [("/v1/models/small:predict", {"instances": [row]}) for row in rows])
+        several = ask_all(app, [("/v1/models/small:predict", {"instances": rows})])[0]
     assert [one.status_code for one in answers] == [200, 400, 200]
-    assert answers[1].json() == {"error": "Input price has text that is not a number."}
+    sentence = "Input price has text that is not a number: 'cheap'."
+    assert answers[1].json() == {"error": f"Instance 0: {sentence}"}
+    assert several.json() == {"error": f"Instance 1: {sentence}"}
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert main(["predict", "--model-dir", model.directory, "--json-instances", str(tmp_path / "rows.jsonl")]) == 2
+    assert capsys.readouterr().err == f"estimator: error: {tmp_path}/rows.jsonl, line 2: {sentence}\n"
+
+
+def test_text_without_a_number_is_shown_as_far_as_the_inputs_are_known(built: Built, tmp_path: Path) -> None:
+    csv = serving_input.csv(["id", "price", "text"], SENT)
+    model = write(built, tmp_path / "csv", serving_input.receiver(csv, review))
+    with pytest.raises(InvalidValueError, match=r"^Input price has text that is not a number in row 1 \(from 0\)\.$"):
+        model.predict({"csv_row": ["7,1.5,a", "8,cheap,b"]})
+
+    def joined(inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"words": strings.split(inputs["text"]), "price": strings.to_number(inputs["price"] + inputs["cents"])}
+
+    model = write(built, tmp_path / "two", serving_input.receiver({**SENT, "cents": "string"}, joined))
+    with pytest.raises(InvalidValueError, match=r"^Input price or cents has text that is not a number: '1', '\.x'\.$"):
+        model.predict({"text": ["a"], "price": ["1"], "cents": [".x"]})
 
 
 def test_a_warmup_instance_has_text_that_is_a_number(built: Built, tmp_path: Path) -> None:
@@ -130,6 +158,15 @@ def test_a_module_without_columns_gets_padded_ids_and_their_lengths(tmp_path: Pa
     else:
         expected = [[12, 9, 3], [2, 2, 1]]
     assert model.predict(sent)["output"].tolist() == expected
+
+
+def test_a_module_without_columns_gets_lists_as_long_as_they_are(tmp_path: Path) -> None:
+    structure = {"dict": {"words": {"dtype": "int64", "shape": [3]}, "words_length": {"dtype": "int64", "shape": []}}}
+    column = fc.categorical_column_with_identity("words", 5, multivalent=True)
+    receiver = serving_input.raw_features([column])
+    parts = {"module": Words(), "transform": None, "head": FunctionHead(None, None, None)}
+    model = ExportedModel.load(write_export(tmp_path, **parts, receiver=receiver, structure=structure))
+    assert model.predict({"words": [[1, 2, 4], [3]]})["output"].tolist() == [[7, 4, 3], [3, 3, 1]]
 
 
 @pytest.mark.parametrize(

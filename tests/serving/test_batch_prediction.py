@@ -265,11 +265,17 @@ def test_files_without_rows(export: ExportedModel, tmp_path: Path, content: str)
 @pytest.mark.parametrize(
     ("name", "content", "options", "problem"),
     [
-        ("a.csv", "word,y\na,1\n", {}, "a.csv has no column 'x', which the model needs; its columns are word, y."),
+        (
+            "a.csv",
+            "word,y\na,1\n",
+            {},
+            "a.csv has no column 'x', which the model needs; its columns are word, y; if it has no",
+        ),
+        ("a.csv", "a,1\nb,2\n", {}, "its columns are a, 1; if it has no header, name its columns with --columns."),
         ("a.csv", "word,x\na,1\n", {"keys": ("id",)}, "has no column 'id', which --key names"),
         ("a.csv", "", {}, "has no header"),
         ("a.csv", 'word,"x\n', {}, "line 1: the header cannot be read (A quoted field does not end"),
-        ("a.csv", "word,x,x\n", {}, "line 1: two columns are called 'x'."),
+        ("a.csv", "word,x,x\n", {}, "line 1: two columns are called 'x'; if it has no header, name"),
         ("a.csv", b"\xff\n", {}, "line 1: the header cannot be read"),
         ("a.csv", b"\x1f\x8b...", {}, "a.csv is compressed; decompress it first."),
         ("a.jsonl", "{}", {"columns": ("a",)}, "--columns names the columns of CSV files"),

@@ -177,7 +177,7 @@ WRONG: list[tuple[Any, str | None]] = [
     ({"signature_name": "none", "instances": [row()]}, 'Serving signature name: "none" not found in signature def'),
     ({"signature_name": 1, "instances": [row()]}, "'signature_name' must be a string, but got 1."),
     ({"instances": [row(), {"word": "a"}]}, "Instance 1: Input x was missing in at least one input instance."),
-    ({"instances": [row(y=1)]}, "Instance 0: Unexpected tensor name: y"),
+    ({"instances": [row(pairs=[1, 2])]}, "Instance 0: Unexpected tensor name: pairs; the nearest input is pair."),
     ({"instances": [row(), row(), row(x="a")]}, "Instance 2: Input x takes numbers, but has 'a' (str)."),
     ({"instances": [row(), row(x=True)]}, "Instance 1: Input x takes numbers, but has True (bool)."),
     ({"instances": [row(), row(count=1.5)]}, "Instance 1: Input count takes integers, but has 1.5 (float)."),

@@ -11,7 +11,9 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import torch
 import tritonclient.grpc as triton
+from torch import Tensor, nn
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
@@ -56,17 +58,19 @@ def in_json(row: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with two exports of one model: ``examples`` and ``raw``."""
+    """A directory with three exports of one model: ``examples``, ``raw``, and ``keyed``, which forwards a feature."""
     base = tmp_path_factory.mktemp("exports")
     built = model_of([], COLUMNS)
     spec = fc.make_parse_example_spec(COLUMNS)
-    for name, receiver in (("examples", serving_input.examples(spec)), ("raw", serving_input.raw_features(COLUMNS))):
+    receivers = {"examples": serving_input.examples(spec), "raw": serving_input.raw_features(COLUMNS)}
+    for name, receiver in {**receivers, "keyed": receivers["examples"]}.items():
         write_export(
             base / name,
             module=built.module,
             transform=built.transform,
             head=built.head,
             receiver=receiver,
+            forward=["job"] if name == "keyed" else [],
             clock=lambda: 1_700_000_000,
         )
     return base
@@ -137,11 +141,15 @@ def test_a_batch_prediction_reads_tfrecord_files(
             [],
             "TFRecord files are for exports of te.serving_input.examples, but the signature has the inputs age,",
         ),
-        ("examples", ["--key", "id"], "--key names 'id', but TFRecord files have no columns; leave it out."),
+        ("examples", ["--key", "id"], "--key names 'id', but TFRecord files have no columns; leave it out, and export"),
     ):
         command[2] = str(base / model)
         assert main([*command, "--input", *files, "--output", str(tmp_path / model), *more]) == 2
         assert problem in capsys.readouterr().err
+    command[2] = str(base / "keyed")
+    assert main([*command, "--input", files[1], "--output", str(tmp_path / "keyed")]) == 0
+    results = (tmp_path / "keyed" / "prediction.results-00000-of-00001").read_text().splitlines()
+    assert [json.loads(line)["job"] for line in results] == [["käser"], ["nurse"], [""]]
 
 
 def test_a_server_takes_them(base: Path) -> None:
@@ -214,6 +222,55 @@ def test_triton_clients_send_them_over_grpc(base: Path) -> None:
         reserved.close()
 
 
+class Sums(nn.Module):
+    """Module without columns whose answer depends on any padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 1)
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        points = features["points"].cumsum(1)
+        return torch.cat([self.table(features["ids"])[:, -1], points[:, -1], points.mean(1)], 1)
+
+
+def test_a_module_without_columns_gets_sequences_as_long_as_they_are(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"ids": [1, 2, 3], "points": [1.0, 2.0, 3.0, 4.0]},
+        {"ids": [4], "points": [5.0, 6.0]},
+        {"ids": [2, 0, 1], "points": [0.5, 0.25, 1.0, 1.0]},
+    ]
+    te.data.write_tfrecord(tmp_path / "rows.tfrecord", [{**row, "y": 1.0} for row in rows])
+    spec = {
+        "ids": te.data.VarLenFeature("int64"),
+        "points": te.data.FixedLenSequenceFeature([2], "float32", allow_missing=True),
+    }
+
+    def data() -> te.data.Dataset:
+        schema = {**spec, "y": te.data.FixedLenFeature([], "float32")}
+        return te.data.Dataset.from_tfrecord(tmp_path / "rows.tfrecord", schema=schema, label="y").batch(1)
+
+    estimator = te.Estimator.from_module(
+        Sums(),
+        loss=nn.L1Loss(),
+        optimizer=te.optim.SGD(lr=0.0),
+        config=te.RunConfig(str(tmp_path / "job"), compile=False),
+    )
+    estimator.train(lambda: data().map(lambda features, y: (features, np.ones((1, 5), np.float32))), steps=1)
+    wanted = [one["output"] for one in estimator.predict(data)]
+    model = te.ExportedModel.load(estimator.export_saved_model(str(tmp_path), serving_input.examples(spec)))
+    found = model.predict({"examples": [serialized(row) for row in rows]})["output"]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    for wrong, problem in (
+        ({"ids": [1], "points": [1.0, 2.0, 3.0]}, "'points': there are 3 values, which are no steps of 2."),
+        ({"points": [1.0, 2.0]}, "'ids': the list is empty; give a value."),
+    ):
+        with pytest.raises(InvalidValueError, match=rf"^Input examples, row 1 \(from 0\): {problem}"):
+            model.predict({"examples": [serialized(rows[0]), serialized(wrong)]})
+
+
 def test_other_features_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"'steps' is a FixedLenSequenceFeature, .* allow_missing=True"):
+        serving_input.examples({"steps": te.data.FixedLenSequenceFeature([], "int64")})
     with pytest.raises(InvalidTypeError, match="'image' is FixedLenFeature"):
         serving_input.examples({"image": te.data.FixedLenFeature([], "bytes")})

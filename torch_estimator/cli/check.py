@@ -27,14 +27,16 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "check", help="try an export: does it load, predict the same, how fast", description=_ABOUT
     )
-    parser.add_argument("export", metavar="EXPORT", help="the export, or a directory of numbered ones")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("export", nargs="?", metavar="EXPORT", help="the export, or a directory of numbered ones")
+    where.add_argument("--model-dir", metavar="DIR", help="EXPORT, named as for estimator predict")
     add_format(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print what was found out about an export."""
-    report = check_export(newest_export(options.export))
+    report = check_export(newest_export(options.export or options.model_dir))
     if options.format == "json":
         print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
     else:

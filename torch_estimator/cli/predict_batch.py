@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("predict-batch", help="run an export on files of rows", epilog=_EPILOG)
     add = parser.add_argument
-    add("--model", required=True, metavar="DIR", help="the export, or a directory of numbered ones")
+    add("--model", "--model-dir", required=True, metavar="DIR", help="the export, or a directory of numbered ones")
     add("--input", required=True, nargs="+", metavar="FILE", help="paths, URLs or globs such as 'data/*.csv'")
     add("--output", required=True, metavar="DIR", help="directory of the predictions")
     add("--format", choices=["csv", "jsonl", "parquet", "tfrecord"], help="default: by the names of the files")

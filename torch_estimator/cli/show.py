@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add the command ``show`` and its options to the parser."""
     parser = commands.add_parser("show", help="print the signatures of an export")
-    parser.add_argument("--dir", required=True, help="the export, or a directory of numbered ones")
+    parser.add_argument(
+        "--dir", "--model-dir", metavar="DIR", required=True, help="the export, or a directory of numbered ones"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="print every signature (the default)")
     which.add_argument("--signature_def", "--signature-def", metavar="NAME", help="print this signature only")

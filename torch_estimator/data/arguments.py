@@ -83,13 +83,14 @@ def by_column(given: Any, what: str, names: Sequence[str] | None) -> dict[str, A
     return dict(zip(names, given, strict=True))
 
 
-def missing_column(name: str, where: str, names: Iterable[Any]) -> DataError:
+def missing_column(name: str, where: str, names: Iterable[Any], cure: str = "") -> DataError:
     """Return the error for a column that the data does not have.
 
     Args:
         name: The column.
         where: Name of the file or structure that lacks the column, for the message.
         names: The columns that the data does have.
+        cure: What to do if these are not the names, from a semicolon on.
     """
     available = ", ".join(map(str, names))
-    return DataError(f"column {name!r} is not in {where}; the columns there are {available}.")
+    return DataError(f"column {name!r} is not in {where}; the columns there are {available}{cure}.")

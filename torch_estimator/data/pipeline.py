@@ -164,6 +164,7 @@ class _Pipeline:
             optional=frozenset(weight.column for weight in self._weights),
             others=required is not None and wants_others(self._transform),
             missing=getattr(self._transform, "missing", {}),
+            see_names=None if self._mapped else getattr(self._transform, "see_names", None),
         )
 
     def _prepare(self, chunk: Chunk) -> Chunk:

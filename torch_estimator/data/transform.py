@@ -19,11 +19,12 @@ from torch_estimator.errors import DataError, InvalidTypeError, RowError
 class Transform(Protocol):
     """Function from raw columns to arrays. A transform treats every row independently and has no side effects.
 
-    A transform may have three more attributes:
+    A transform may have four more attributes:
 
     - ``others``: if true, the transform also gets all other columns, without conversion.
     - ``missing``: column -> the integer that replaces a missing one.
     - ``list_padding``: column -> the value that lists are padded with if a `map` gets them as batches.
+    - ``see_names``: function that is called with the names of the columns of the input, once or more often.
 
     Attributes:
         required: Raw feature columns to read and the types to read them as (None to keep a column's type); None for all
@@ -85,6 +86,9 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     """
     features = chunk.features
     required = transform.required
+    see_names = getattr(transform, "see_names", None)
+    if see_names is not None and isinstance(features, dict):
+        see_names(list(features))
     if required is not None:
         features = _select(required, chunk, others=wants_others(transform))
     try:

@@ -17,6 +17,7 @@ from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.export.feeds import (
     EqualRows,
     ListFeed,
+    NotANumberError,
     as_lists,
     as_tensor,
     equal_rows,
@@ -32,6 +33,7 @@ from torch_estimator.export.signatures import (
     Manifest,
     Signature,
 )
+from torch_estimator.json_text import shortened
 from torch_estimator.number_text import NOT_A_NUMBER
 
 Array = npt.NDArray[Any]
@@ -131,11 +133,39 @@ class ExportedModel:
         try:
             results = dict(zip(tensors, self._run(tensors, feeds, groups), strict=True))
         except Exception as error:
-            refused = _NOT_A_NUMBER.search(str(error))
-            if refused is not None:
-                raise InvalidValueError(f"{refused.group(1)}.") from error
+            problem = _not_a_number(error)
+            if problem is not None:
+                raise self._naming_row(problem, called, feeds, rows) from error
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
         return {name: results[info.tensor] for name, info in called.outputs.items()}
+
+    def _naming_row(self, problem: str, signature: Signature, feeds: Mapping[str, Array], rows: int) -> NotANumberError:
+        """Return the error for text that is not a number; find the first row that has one by running halves.
+
+        Args:
+            problem: What `_not_a_number` returned for the whole batch.
+            signature: The signature that was called.
+            feeds: Arrays by tensor, with one entry per row.
+            rows: Number of rows.
+        """
+        tensors = list(dict.fromkeys(info.tensor for info in signature.outputs.values()))
+        start, stop = 0, rows
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            try:
+                self._session.run(tensors, {tensor: array[start:middle] for tensor, array in feeds.items()})
+            except Exception as error:
+                refused = _not_a_number(error)
+            else:
+                refused = None
+            start, stop = (middle, stop) if refused is None else (start, middle)
+            problem = refused or problem
+        named = problem.removeprefix("Input ").removesuffix(f" {NOT_A_NUMBER}").split(" or ")
+        fed = [feeds.get(signature.inputs[name].tensor if name in signature.inputs else name) for name in named]
+        values = [np.ravel(array[start]).tolist() for array in fed if array is not None]
+        return NotANumberError(
+            problem, [shortened(one[0] if len(one) == 1 else one) for one in values], row=start, rows=rows
+        )
 
     def check(self, inputs: Mapping[str, Any], signature: str = "predict") -> None:
         """Check the inputs for `predict` without running the graph.
@@ -167,15 +197,14 @@ class ExportedModel:
         """
         for name in inputs:
             if name not in signature.inputs:
-                raise InvalidValueError(
-                    f"Unexpected tensor name: {name}; the inputs are {', '.join(signature.inputs)}."
-                )
+                raise InvalidValueError(f"Unexpected tensor name: {name}; {signature.inputs_near(name)}")
         examples = self.manifest.examples
         for name, info in signature.inputs.items():
             if examples is not None and info.tensor == examples.tensor:
                 if name not in inputs:
                     raise InvalidValueError(f"Input {name} was missing; it takes serialized tf.Examples.")
-                return *read_examples(name, inputs[name], examples), ()
+                arrays, rows, lengths = read_examples(name, inputs[name], examples)
+                return arrays, rows, equal_rows(lengths, signature)
         feeds: dict[str, Array] = {}
         lists: dict[str, ListFeed] = {}
         sizes: dict[str, int] = {}
@@ -205,6 +234,12 @@ class ExportedModel:
                 feeds[csv.fields_tensor] = fields
         exact = {name: feed.lengths for name, feed in lists.items() if signature.inputs[name].exact_lengths}
         return feeds, rows, equal_rows(exact, signature)
+
+
+def _not_a_number(error: Exception) -> str | None:
+    """Return what onnxruntime's message says about text that is not a number; None if it is about something else."""
+    found = _NOT_A_NUMBER.search(str(error))
+    return None if found is None else found[1]
 
 
 def find_export(path: files.PathLike) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from torch_estimator import number_text
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, ExampleFormat, Signature, TensorInfo, feature_of
-from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
+from torch_estimator.tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ServedFeature
 from torch_estimator.tfrecord.parser import Examples
 
 Array = npt.NDArray[Any]
@@ -188,6 +189,23 @@ class RowsError(InvalidValueError):
         self.of_row = of_row
 
 
+class NotANumberError(RowsError):
+    """Error for text in which the graph found no number.
+
+    Args:
+        problem: The inputs and what is wrong with them, without the end of the sentence.
+        values: What the inputs have in the row, as text; empty if that is unknown.
+        row: Number of the row, from 0.
+        rows: Number of rows of the batch.
+    """
+
+    def __init__(self, problem: str, values: Sequence[str], *, row: int, rows: int) -> None:
+        end = f": {', '.join(values)}." if values else "."
+        where = f" in row {row} (from 0)" if rows > 1 else ""
+        super().__init__(f"{problem}{where}{end}", of_row=f"{problem}{end}")
+        self.row = row
+
+
 def problem_of_row(error: InvalidValueError) -> str:
     """Return the message of an error for a batch of one row."""
     return error.of_row if isinstance(error, RowsError) else str(error)
@@ -217,7 +235,7 @@ def equal_rows(lengths: Mapping[str, npt.NDArray[np.int64]], signature: Signatur
     """Return the groups of rows whose sequences are equally long; nothing if all rows can be run together.
 
     Args:
-        lengths: Length of each row, by input that must not be padded.
+        lengths: Length of each row, by input, or feature of tf.Examples, that must not be padded.
         signature: The signature.
 
     Raises:
@@ -234,7 +252,7 @@ def equal_rows(lengths: Mapping[str, npt.NDArray[np.int64]], signature: Signatur
                 "is as long as its row; give rows of one length at a time."
             )
     distinct, group_of = np.unique(np.stack(list(lengths.values()), 1), axis=0, return_inverse=True)
-    tensors = [signature.inputs[name].tensor for name in lengths]
+    tensors = [signature.inputs[name].tensor if name in signature.inputs else name for name in lengths]
     return [
         EqualRows(np.flatnonzero(group_of.ravel() == group), dict(zip(tensors, one.tolist(), strict=True)))
         for group, one in enumerate(distinct)
@@ -279,16 +297,22 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
     return np.array(fields, dtype=object).reshape(len(rows), len(names))
 
 
-def read_examples(name: str, value: Any, example_format: ExampleFormat) -> tuple[dict[str, Array], int]:
-    """Parse serialized tf.Examples. Return an array for each of their features, and the number of rows.
+def read_examples(
+    name: str, value: Any, example_format: ExampleFormat
+) -> tuple[dict[str, Array], int, dict[str, npt.NDArray[np.int64]]]:
+    """Parse serialized tf.Examples.
 
     Args:
         name: Name of the input, for messages.
         value: A list or array of bytes, one tf.Example each.
         example_format: The features, whose missing values get their defaults.
 
+    Returns:
+        An array for each of their features; the number of rows; the lengths of lists that must not be padded.
+
     Raises:
-        InvalidValueError: A value is not a tf.Example, or lacks a feature that has no default.
+        InvalidValueError: A value is not a tf.Example, or lacks a feature that has no default; or a list is empty that
+            the model takes unpadded.
     """
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         raise _not_a_batch(name, value)
@@ -299,12 +323,22 @@ def read_examples(name: str, value: Any, example_format: ExampleFormat) -> tuple
     examples = Examples(features, b"".join(serialized), starts, lengths)
     for row in np.flatnonzero(examples.wrong())[:1].tolist():
         problem = examples.problem(row)
-        where = f", row {row} (from 0)" if len(examples) > 1 else ""
         column = "" if problem.column is None else f"{problem.column!r}: "
-        raise InvalidValueError(f"Input {name}{where}: {column}{problem.text}.")
+        raise _wrong_example(name, row, len(examples), f"{column}{problem.text}")
     steps = {column: field.step_size for column, field in example_format.fields.items()}
     arrays = {column: _of_examples(column, feature, examples, steps[column]) for column, feature in features.items()}
-    return arrays, len(serialized)
+    exact: dict[str, npt.NDArray[np.int64]] = {}
+    for column, field in example_format.fields.items():
+        if field.exact_lengths:
+            exact[column] = examples.counts(column) // getattr(features[column], "size", 1)
+            for row in np.flatnonzero(exact[column] == 0)[:1].tolist():
+                raise _wrong_example(name, row, len(examples), f"{column!r}: the list is empty; give a value")
+    return arrays, len(serialized), exact
+
+
+def _wrong_example(name: str, row: int, rows: int, problem: str) -> InvalidValueError:
+    where = f", row {row} (from 0)" if rows > 1 else ""
+    return InvalidValueError(f"Input {name}{where}: {problem}.")
 
 
 def _serialized(name: str, item: Any) -> bytes:
@@ -315,9 +349,7 @@ def _serialized(name: str, item: Any) -> bytes:
     return item.encode() if isinstance(item, str) else item
 
 
-def _of_examples(
-    column: str, feature: FixedLenFeature | VarLenFeature, examples: Examples, step_size: int | None
-) -> Array:
+def _of_examples(column: str, feature: ServedFeature, examples: Examples, step_size: int | None) -> Array:
     """Return the values of one feature, ``[rows, *shape]``, or lists that are padded to the longest one."""
     rows = len(examples)
     is_text = feature.dtype == "string"
@@ -330,11 +362,12 @@ def _of_examples(
             texts[missing] = feature.default_value
             values = texts
         return values.reshape(rows, *(feature.shape or (1,)))
-    lengths = examples.counts(column)
+    sizes = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
+    lengths = examples.counts(column) // math.prod(sizes)
     padding = {"string": "", "float32": np.nan if step_size else 0.0, "int64": -1}[feature.dtype]
     longest = max(int(lengths.max(initial=0)), step_size or 1)
-    tensor = np.full((rows, longest), padding, dtype=object if is_text else feature.dtype)
-    tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = values
+    tensor = np.full((rows, longest, *sizes), padding, dtype=object if is_text else feature.dtype)
+    tensor[np.arange(longest) < lengths[:, None]] = values.reshape(-1, *sizes)
     return tensor
 
 

@@ -135,7 +135,7 @@ def _row(instance: Any, signature: Signature) -> dict[str, Any]:
     given = _as_object(instance, signature)
     for name in given:
         if name not in signature.inputs:
-            raise InvalidValueError(f"Unexpected tensor name: {name}")
+            raise InvalidValueError(f"Unexpected tensor name: {name}; {signature.inputs_near(name)}")
     row = {}
     for name, info in signature.inputs.items():
         if name in given:

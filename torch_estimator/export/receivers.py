@@ -21,7 +21,9 @@ from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.lowering import RawTensor
 from torch_estimator.feature_column.raw_feature import LISTS, MISSING_INTEGER, RawDtype, RawFeature
 from torch_estimator.serving_input import ServingInput, transform_outputs
-from torch_estimator.strings import Expression, ToNumber, add_to_graph, origin_of_lists
+from torch_estimator.strings import Expression
+from torch_estimator.strings.expression import add_to_graph, origin_of_lists
+from torch_estimator.strings.operations import ToNumber
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
 
 DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
@@ -66,7 +68,15 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput, *, for_columns: 
     else:
         inputs, given = _lower_inputs(graph, receiver)
     if receiver.kind == "examples":
-        fields = {name: _example_field(feature) for name, feature in receiver.feature_spec.items()}
+        fields = {
+            name: ExampleField(
+                dtype=feature.dtype,
+                shape=None if isinstance(feature, VarLenFeature) else receiver.inputs[name].shape,
+                default=feature.default_value if isinstance(feature, FixedLenFeature) else None,
+                exact_lengths=name in receiver.variable or None,
+            )
+            for name, feature in receiver.feature_spec.items()
+        }
         # The graph takes parsed features. `ExportedModel` parses what a caller sends, before it runs the graph.
         inputs = {_EXAMPLES: TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_EXAMPLES)}
         examples = ExampleFormat(tensor=_EXAMPLES, fields=fields)
@@ -95,16 +105,10 @@ def _lower_inputs(graph: GraphBuilder, receiver: ServingInput) -> tuple[dict[str
         if bare:
             tensor = graph.op("Unsqueeze", tensor, graph.constant([1], np.int64))
         width = math.prod(feature.shape)
-        if len(feature.shape) > 1 and name not in receiver.variable:
+        if len(feature.shape) > 1 and -1 not in feature.shape:
             tensor = graph.op("Reshape", tensor, graph.constant([-1, width], np.int64))
         given[name] = RawTensor(tensor=tensor, dtype=feature.dtype, width=width)
     return inputs, given
-
-
-def _example_field(feature: FixedLenFeature | VarLenFeature) -> ExampleField:
-    if isinstance(feature, VarLenFeature):
-        return ExampleField(dtype=feature.dtype)
-    return ExampleField(dtype=feature.dtype, shape=tuple(feature.shape), default=feature.default_value)
 
 
 def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) -> None:
@@ -128,7 +132,7 @@ def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) ->
 
 
 def _amount(width: int) -> str:
-    return "a list of" if width == -1 else str(width)
+    return "a list of" if width == -1 else f"a list of vectors of {-width}" if width < 0 else str(width)
 
 
 def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]) -> dict[str, RawTensor]:

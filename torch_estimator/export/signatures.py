@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from torch_estimator.errors import ExportError
 from torch_estimator.json_text import parse_json
-from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
+from torch_estimator.tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ServedFeature, VarLenFeature
 
 FORMAT = "torch-estimator-export"
 FORMAT_VERSION = 1
@@ -90,6 +91,11 @@ class Signature:
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
 
+    def inputs_near(self, name: str) -> str:
+        """Return the end of a message about an unknown input: the input with the nearest name, or all of them."""
+        near = difflib.get_close_matches(name, self.inputs, n=1)
+        return f"the nearest input is {near[0]}." if near else f"the inputs are {', '.join(self.inputs)}."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvField:
@@ -127,15 +133,17 @@ class ExampleField:
 
     Attributes:
         dtype: ``float32``, ``int64`` or ``string``.
-        shape: Shape of one row's values; None if there may be any number of them.
+        shape: Shape of one row's values; None if there may be any number of them, ``(-1, …)`` of steps of a shape.
         default: Values that replace a missing feature. None makes a missing one an error, unless it is a list.
         step_size: For lists that a sequence column reads, the number of values in each step.
+        exact_lengths: True for lists that must not be padded. Rows of different lengths are run apart.
     """
 
     dtype: str
     shape: tuple[int, ...] | None = None
     default: tuple[Any, ...] | None = None
     step_size: int | None = None
+    exact_lengths: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,16 +327,19 @@ def _example_field(content: Mapping[str, Any]) -> ExampleField:
         shape=None if shape is None else tuple(_of(int, size) for size in shape),
         default=None if default is None else tuple(default),
         step_size=_of(int | None, content.get("step_size")),
+        exact_lengths=content.get("exact_lengths") is True or None,
     )
     # This checks the values.
     feature_of(field)
     return field
 
 
-def feature_of(field: ExampleField) -> FixedLenFeature | VarLenFeature:
+def feature_of(field: ExampleField) -> ServedFeature:
     """Return the feature that a field of tf.Examples describes."""
     if field.shape is None:
         return VarLenFeature(field.dtype)
+    if field.shape[:1] == (-1,):
+        return FixedLenSequenceFeature(field.shape[1:], field.dtype, allow_missing=True)
     return FixedLenFeature(field.shape, field.dtype, field.default)
 
 

@@ -108,6 +108,8 @@ def write_export(
             "the serving input must be made by te.serving_input.raw_features, json, csv, examples, like or receiver, "
             f"but got {receiver!r}."
         )
+    if transform is None:
+        receiver = _unpadded(receiver)
     graph, manifest = build(
         module=module,
         transform=transform,
@@ -129,6 +131,14 @@ def write_export(
         return final
     except OSError as error:
         raise ExportError(f"the export into {base} cannot be written: {files.reason(error)}.") from error
+
+
+def _unpadded(receiver: ServingInput) -> ServingInput:
+    """Return a serving input of a module without columns, which gets lists of numbers as long as they are."""
+    if receiver.features:
+        return receiver
+    lists = (name for name, one in receiver.inputs.items() if one.shape[0] == -1 and one.dtype != "string")
+    return dataclasses.replace(receiver, variable=tuple(lists))
 
 
 def build(

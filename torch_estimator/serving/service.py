@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from torch_estimator.errors import InvalidValueError, UserError
-from torch_estimator.export.feeds import problem_of_row
+from torch_estimator.export.feeds import NotANumberError, problem_of_row
 from torch_estimator.export.instances import first_wrong
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import BatchLimits, Columns, Result
@@ -112,6 +112,8 @@ class PredictionService:
         """Return an error that names the first wrong instance; `error` itself if it is about something else."""
         if not isinstance(error.__cause__, InvalidValueError):
             return error
+        if isinstance(error.__cause__, NotANumberError):
+            return RequestError(error.status, f"Instance {error.__cause__.row}: {problem_of_row(error.__cause__)}")
         search = partial(first_wrong, partial(version.check, signature=signature), columns, rows)
         if rows <= self.options.max_batch:
             found = search()

@@ -82,8 +82,7 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature, *, as_tex
         name, shape = tensor.name, tensor.shape
         info = signature.inputs.get(name)
         if info is None:
-            names = ", ".join(signature.inputs)
-            raise RequestError(400, f"Unexpected tensor name: {shortened(name)}; the inputs are {names}.")
+            raise RequestError(400, f"Unexpected tensor name: {shortened(name)}; {signature.inputs_near(name)}")
         if name in columns:
             raise RequestError(400, f"Input {name} is given twice.")
         if tensor.datatype != DATATYPES[info.dtype]:

@@ -184,6 +184,7 @@ class SparseFeature:
 
 Feature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature | RaggedFeature | SparseFeature
 ListFeature: TypeAlias = FixedLenSequenceFeature | VarLenFeature | RaggedFeature
+ServedFeature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature
 FeatureSpec: TypeAlias = Mapping[str, Feature]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from torch_estimator.floating import as_float32, cast, check_fits
 from torch_estimator.heads.base import Head
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.heads.sequential import SequentialHeadWrapper, step_weights
+
+logger = logging.getLogger("torch_estimator")
 
 _WEIGHTS = "head/weights"
 _LOSS_FEATURES = "head/features"
@@ -105,6 +108,7 @@ class HostTransform:
         raw: Names of raw columns to keep in addition to the output of ``transform``; None keeps all of them.
         floating: Dtype to which `to_tensors` will convert floating features (if there is no transform) and labels (if
             there is no head). Numbers that are too large for this dtype are an error.
+        forwarded: Features that predictions and exports will forward, but training does not read.
 
     Attributes:
         others: Whether columns other than those in `required` are needed as well.
@@ -121,8 +125,10 @@ class HostTransform:
         with_labels: bool,
         raw: Sequence[str] | None = (),
         floating: torch.dtype | None = None,
+        forwarded: Sequence[str] = (),
     ) -> None:
         self._transform = transform
+        self._forwarded = forwarded
         self._raw = None if raw is None else tuple(raw)
         self.wants_raw = self._raw != ()
         self._head = head
@@ -165,6 +171,17 @@ class HostTransform:
         there = {name: feature.missing for name, feature in features.items()}
         weights = set(self._weight_columns.values())
         return {name: value for name, value in there.items() if value is not None and name not in weights}
+
+    def see_names(self, names: Sequence[str]) -> None:
+        """Log a warning if the input lacks features that are to be forwarded; only the first call can do so."""
+        absent, self._forwarded = [key for key in self._forwarded if key not in names], ()
+        if absent:
+            logger.warning(
+                "te.forward_features names %s, but the training input has only %s. Estimator.predict will need it in "
+                "its input, and an export in its serving input.",
+                ", ".join(map(repr, absent)),
+                ", ".join(map(str, names)),
+            )
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return the prepared features of a batch, and its labels in the form that the head takes."""

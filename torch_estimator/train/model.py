@@ -94,6 +94,7 @@ class Model:
             with_labels=spec.mode != ModeKeys.PREDICT,
             raw=_raw_columns(spec),
             floating=self._floating,
+            forwarded=(spec.forward_features or ()) if spec.mode == ModeKeys.TRAIN else (),
         )
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)

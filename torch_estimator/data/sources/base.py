@@ -7,7 +7,7 @@ A new source is one file with two classes. A `Source` holds the user's arguments
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class ReadRequest:
         optional: Columns of `columns` that the source may lack.
         others: Whether to read all other columns, too, without conversion.
         missing: Column -> the integer that replaces a missing one without a default, also in lists.
+        see_names: Function that `names` calls with the columns that the source has, or None.
 
     >>> import pyarrow as pa
     >>> request = te.data.ReadRequest(columns={"age": pa.float32(), "job": None}, missing={"age": -1})
@@ -57,6 +58,7 @@ class ReadRequest:
     optional: frozenset[str] = frozenset()
     others: bool = False
     missing: Mapping[str, int] = field(default_factory=dict)
+    see_names: Callable[[Sequence[str]], None] | None = None
 
     def names(self, available: Sequence[str]) -> list[str] | None:
         """Return the feature columns to read, also required columns that the source lacks; None for all columns.
@@ -64,6 +66,8 @@ class ReadRequest:
         Args:
             available: Columns that the source has.
         """
+        if self.see_names is not None:
+            self.see_names(available)
         if self.columns is None:
             return None
         wanted = [name for name in self.columns if name in available or name not in self.optional]

@@ -24,7 +24,7 @@ from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
-from torch_estimator.data.sources.csv_schema import CsvSchema, read_header, resolve_schema
+from torch_estimator.data.sources.csv_schema import NO_HEADER, CsvSchema, read_header, resolve_schema
 from torch_estimator.data.sources.input_files import (
     ByteFile,
     Files,
@@ -104,7 +104,7 @@ class CsvSource:
             if names is not None and header != names:
                 raise DataError(
                     f"{file.url}, line 1: the header is {', '.join(header)}, but that of {opened[0].url} is "
-                    f"{', '.join(names)}."
+                    f"{', '.join(names)}{NO_HEADER}."
                 )
             names = header
         assert names is not None

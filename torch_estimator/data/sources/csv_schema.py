@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("torch_estimator")
 
+NO_HEADER = "; if the files have no header, give column_names=[...]"
+"""End of messages about names that were read from the first line."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvSchema:
@@ -69,9 +72,9 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in form.fields(text))
     twice = duplicates(names)
     if twice:
-        raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}.")
+        raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}{NO_HEADER}.")
     if not any(names):
-        raise DataError(f"{url}, line 1: there is no header; give column_names if the files have none.")
+        raise DataError(f"{url}, line 1: there is no header; if the files have none, give column_names=[...].")
     return names
 
 
@@ -97,7 +100,7 @@ def resolve_schema(
     for given in (source.column_types, source.defaults, source.select_columns or ()):
         for name in given:
             if name not in names:
-                raise missing_column(name, where, names)
+                raise missing_column(name, where, names, _cure(source))
     read = _columns_to_read(source, request, names, where)
     types = {name: _known_type(name, source, request) for name in read}
     lists = {name: kind.value_type for name, kind in types.items() if kind is not None and is_list_type(kind)}
@@ -145,7 +148,7 @@ def _columns_to_read(source: CsvSource, request: ReadRequest, names: tuple[str, 
     labels = request.label.columns if request.label is not None else ()
     for label in labels:
         if label not in names:
-            raise missing_column(label, where, names)
+            raise missing_column(label, where, names, _cure(source))
     selected = [name for name in (source.select_columns or names) if name not in labels]
     used = request.names(selected)
     if used is not None:
@@ -159,9 +162,13 @@ def _columns_to_read(source: CsvSource, request: ReadRequest, names: tuple[str, 
                         f"it; add it, as in schema.append(pyarrow.field({name!r}, pyarrow.string())). The columns "
                         f"named are {', '.join(selected)}."
                     )
-                raise missing_column(name, where, selected)
+                raise missing_column(name, where, selected, _cure(source))
         selected = [name for name in selected if name in used]
     return [*selected, *labels]
+
+
+def _cure(source: CsvSource) -> str:
+    return NO_HEADER if source.column_names is None else ""
 
 
 def _known_type(name: str, source: CsvSource, request: ReadRequest) -> pa.DataType | None:

@@ -60,6 +60,8 @@ _SLACK_BYTES = 2**12
 _MOST_LINE_BYTES = 2**28
 _GZIP = b"\x1f\x8b"
 
+_NO_HEADER = "; if it has no header, name its columns with --columns"
+
 # What an integer looks like that may not fit into 64 bits.
 _MANY_DIGITS = re.compile(rb"[0-9]{20}|-9[0-9]{18}")
 
@@ -171,14 +173,14 @@ class Reader(ABC):
             DataError: The file cannot be read.
         """
 
-    def _check_columns(self, names: Sequence[str], url: str) -> None:
+    def _check_columns(self, names: Sequence[str], url: str, cure: str = "") -> None:
         needed = [name for name, info in self.signature.inputs.items() if info.default is None]
         for name, use in (
             *((name, "the model needs") for name in needed),
             *((key, "--key names") for key in self.keys),
         ):
             if name not in names:
-                raise DataError(f"{url} has no column {name!r}, which {use}; its columns are {', '.join(names)}.")
+                raise DataError(f"{url} has no column {name!r}, which {use}; its columns are {', '.join(names)}{cure}.")
 
     def _columns_of(self, names: Sequence[str]) -> list[str]:
         """Return which columns of a file to read."""
@@ -243,7 +245,7 @@ class CsvReader(_TextReader):
             line = self._lines(InputFile(url=url, version=[], size=size), Chunk(0, 0, min(1, size)))
             names = _header(line[start:], url)
             start = len(line)
-        self._check_columns(names, url)
+        self._check_columns(names, url, "" if self._columns else _NO_HEADER)
         for name in self._columns_of(names):
             if name in self.signature.inputs and self.signature.inputs[name].shape[1:] not in ((), (1,)):
                 raise DataError(f"{url}: input {name} takes lists, which CSV cannot hold; use JSON lines or Parquet.")
@@ -454,7 +456,10 @@ class RecordReader(Reader):
     def __init__(self, signature: Signature, keys: Sequence[str]) -> None:
         super().__init__(signature, keys)
         if keys:
-            raise InvalidValueError(f"--key names {keys[0]!r}, but TFRecord files have no columns; leave it out.")
+            raise InvalidValueError(
+                f"--key names {keys[0]!r}, but TFRecord files have no columns; leave it out, and export a model with "
+                f"te.forward_features(estimator, {keys[0]!r})."
+            )
         if [info.dtype for info in signature.inputs.values()] != ["DT_STRING"]:
             raise InvalidValueError(
                 "TFRecord files are for exports of te.serving_input.examples, but the signature has the inputs "
@@ -598,7 +603,7 @@ def _header(line: bytes, url: str) -> tuple[str, ...]:
         raise DataError(f"{url}, line 1: the header cannot be read ({error}).") from error
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"{url}, line 1: two columns are called {name!r}.")
+            raise DataError(f"{url}, line 1: two columns are called {name!r}{_NO_HEADER}.")
     if not any(names):
         raise DataError(f"{url} has no header; give --columns if its first line is a row.")
     return names
