@@ -589,6 +589,7 @@ def test_a_step_that_another_process_finishes_after_the_search_for_it_is_not_com
 def test_a_stuck_compiler_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
 ) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compilation, "_CHECK_SECS", 0.1)
     monkeypatch.setattr(compilation, "_STUCK_CHECKS", 20)
     trace, reached = compilation.trace, tmp_path / "reached"
