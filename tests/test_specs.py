@@ -152,6 +152,13 @@ def test_estimator_spec_asks_for_no_more_than_the_mode_needs() -> None:
             ValueError,
             "The loss PReLU has parameters, which would not be trained or saved; compute with them in the module",
         ),
+        (
+            "train",
+            {"train_op": None},
+            TypeError,
+            "EstimatorSpec has no argument train_op: give optimizer, a function of",
+        ),
+        ("eval", {"eval_metric_ops": {}}, TypeError, "EstimatorSpec has no argument eval_metric_ops: give metrics, "),
         ("eval", {"loss": 0.5}, TypeError, "loss of an EstimatorSpec must be a function, but got 0.5."),
         (
             "train",
@@ -170,3 +177,8 @@ def test_estimator_spec_asks_for_no_more_than_the_mode_needs() -> None:
 def test_estimator_spec_checks(mode: str, arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         spec(mode, **arguments)
+
+
+def test_estimator_spec_takes_its_mode_by_name() -> None:
+    with pytest.raises(TypeError, match=r"^An EstimatorSpec takes its arguments by name: "):
+        te.EstimatorSpec("train", module=Line())  # type: ignore[misc]

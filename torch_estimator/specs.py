@@ -170,6 +170,13 @@ def _is_exporter(value: object) -> bool:
     return callable(getattr(value, "export", None)) and hasattr(value, "name")
 
 
+_DROPPED = {
+    "eval_metric_ops": "give metrics, functions of labels and predictions by name",
+    "scaffold": "delete it; docs/migrate/tf1.md says what takes the place of its parts",
+    "train_op": "give optimizer, a function of the module's named parameters",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorSpec:
     """Model that a ``model_fn`` returns: a module with its loss, predictions, metrics, optimizer and hooks.
@@ -254,6 +261,14 @@ class EstimatorSpec:
     export_outputs: Mapping[str, Signature] | None = None
     weight_column: str | None = None
     training_chief_hooks: Sequence[Hook] = ()
+
+    def __new__(cls, *args: Any, **given: Any) -> EstimatorSpec:
+        if args:
+            raise InvalidTypeError("An EstimatorSpec takes its arguments by name: EstimatorSpec(mode=mode, module=…).")
+        for name in given:
+            if name in _DROPPED:
+                raise InvalidTypeError(f"EstimatorSpec has no argument {name}: {_DROPPED[name]}.")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):

@@ -185,6 +185,12 @@ def test_a_transform_is_applied_after_the_last_map_and_before_everything_else() 
         (lambda d: d.cache(3), InvalidTypeError, "cache's filename must be a path, but got 3"),
         (lambda d: list(d.map(lambda f, y: (f["x"][:1], y[:1])).batch(2)), InvalidValueError, "made 1 of 5"),
         (lambda d: d.batch(2).map(3), InvalidTypeError, "map takes a function"),
+        (
+            lambda d: list(d.batch(2).map(lambda f: f)),
+            InvalidTypeError,
+            "is called with features and labels: .*1 positional",
+        ),
+        (lambda d: list(d.batch(2).map(lambda f, y: (f + 1, y))), TypeError, "unsupported operand"),
         (lambda d: list(d.batch(2).map(lambda f, y: f)), InvalidValueError, "if it gets both, but returned a dict"),
         (lambda d: list(d.batch(2).map(lambda f, y: (f, y[:1]))), InvalidValueError, "same number of rows"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,9 +26,11 @@ def census_sample(tmp_path_factory: pytest.TempPathFactory) -> sample.Sample:
 def readers_directory(census_sample: sample.Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A current directory with `examples`, the census data and what TensorFlow has trained in it.
 
-    A page may change the log's level.
+    A page may change the log's level, and import the programs that it has written.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = set(sys.modules)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "census-sample").symlink_to(Path(census_sample.train_file).parent)
@@ -40,3 +44,6 @@ def readers_directory(census_sample: sample.Sample, tmp_path: Path, monkeypatch:
     level = logger.level
     yield tmp_path
     logger.setLevel(level)
+    for name in set(sys.modules) - imported:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{tmp_path}{os.sep}"):
+            del sys.modules[name]

@@ -45,6 +45,12 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def side(diffs: Iterable[Block], sign: str) -> str:
+    """Return the program before (``-``) or after (``+``) the changes of diffs, in which empty lines are unchanged."""
+    lines = [line for block in diffs for line in block.code.splitlines()]
+    return "".join(f"{line[1:]}\n" for line in lines if line[:1] in ("", " ", sign))
+
+
 def run_page(page: Path) -> None:
     """Run a page's code in the current directory, as `run_blocks` does."""
     run_blocks(page, blocks(page))
@@ -54,16 +60,26 @@ def run_blocks(page: Path, code: Iterable[Block]) -> None:
     """Run blocks of code of a page in the current directory.
 
     - ``python``: runs in one namespace for the whole page.
-    - any block with a ``:caption:`` is written to a file of that name instead.
+    - any block with a ``:caption:`` is written to a file of that name instead. A ``diff`` with a caption begins the
+      changes of a program, and the page's next diffs continue them: their lines before are written to
+      ``before/<caption>``, and those after to the file of that name.
     - ``bash``: runs in a shell that has this environment's commands; a failed command fails the page.
     - ``output``: must be what the block before it printed; ``...`` stands for anything.
     - every other language, such as ``text``, ``sh`` or ``tensorflow``, is there to be read only.
     """
     module = types.ModuleType("__main__")
-    printed = ""
+    printed = program_name = ""
+    diffs: list[Block] = []
     for block in code:
         where = f"{page.relative_to(ROOT)}, line {block.line}"
-        if "caption" in block.options and block.language not in ("sh", "text", "tensorflow"):
+        if block.language == "diff":
+            program_name = block.options.get("caption", program_name)
+            diffs.append(block)
+            if program_name:
+                Path("before").mkdir(exist_ok=True)
+                Path("before", program_name).write_text(side(diffs, "-"), encoding="utf-8")
+                Path(program_name).write_text(side(diffs, "+"), encoding="utf-8")
+        elif "caption" in block.options and block.language not in ("sh", "text", "tensorflow"):
             Path(block.options["caption"]).parent.mkdir(parents=True, exist_ok=True)
             Path(block.options["caption"]).write_text(block.code, encoding="utf-8")
         elif block.language == "python":

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,9 +18,10 @@ from torch.optim import lr_scheduler
 
 import torch_estimator as te
 from tests.docs import tensorflow_v2
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks, side
 from torch_estimator import feature_column as fc
 from torch_estimator.optim.factories import check_factory
+from torch_estimator.port.program import port, report
 
 MIGRATE = ROOT / "docs" / "migrate"
 NAMES = (MIGRATE / "names.md").read_text(encoding="utf-8")
@@ -169,22 +171,30 @@ def test_a_schedule_of_the_table_has_tensorflows_rates(number: int) -> None:
         schedule.step()
 
 
+@pytest.mark.parametrize("name", ["census", "mnist", "example"])
+def test_a_port_has_as_many_lines_of_each_kind_as_its_page_says(name: str) -> None:
+    page = MIGRATE / f"{name}.md"
+    diffs = [block for block in blocks(page) if block.language == "diff"]
+    kept = sum(line.startswith(" ") for block in diffs for line in block.code.splitlines())
+    (ported,), generation = port({f"before/{name}.py": side(diffs, "-")})
+    before, by_command, after = (
+        [line for line in code.splitlines() if line] for code in (ported.before, ported.after, side(diffs, "+"))
+    )
+    by_hand = (Counter(after) - Counter(by_command)).total()
+    counts = (
+        f"Of its {len(before)} lines {kept} stay. [`estimator port`](port.md) changes {len(after) - kept - by_hand} "
+        f"lines, and {by_hand} are written by hand. The port has {len(after)} lines."
+    )
+    assert counts in page.read_text(encoding="utf-8").replace("\n", " ")
+    printed = "\n".join(report([ported], generation))
+    assert all(printed.endswith(block.code.strip()) for block in blocks(page) if block.language == "text")
+
+
 def test_the_diffs_of_the_example_are_its_program() -> None:
     page = MIGRATE / "example.md"
-    lines = [line for block in blocks(page) if block.language == "diff" for line in block.code.splitlines() if line]
-    before = [line[1:] for line in lines if line[0] in " -"]
-    after = [line[1:] for line in lines if line[0] in " +"]
     program = next(block.code for block in blocks(page) if block.language == "python")
-    assert after == [line for line in program.splitlines() if line]
-    kept = sum(line[0] == " " for line in lines)
-    only_te = sum(line[0] == "+" and re.sub(r"\bte\.", "tf.", line[1:]) in before_of_the_name(before) for line in lines)
-    counts = f"{kept} of its {len(before)} lines stay as they are. The port has {len(after)} lines; {only_te} of the "
-    assert f"{counts}{len(after) - kept} changed ones" in page.read_text(encoding="utf-8").replace("\n", " ")
-
-
-def before_of_the_name(lines: list[str]) -> list[str]:
-    """Return lines of a TensorFlow program with ``tf.`` for its longer prefixes."""
-    return [re.sub(r"\btf\.(contrib\.)?estimator\.", "tf.", line) for line in lines]
+    after = side([block for block in blocks(page) if block.language == "diff"], "+")
+    assert [line for line in after.splitlines() if line] == [line for line in program.splitlines() if line]
 
 
 REFERENCE = json.loads(tensorflow_v2.REFERENCE.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import ROOT, blocks, side
 from torch_estimator.port.program import PortedFile, port
 
 MIGRATE = ROOT / "docs" / "migrate"
@@ -42,12 +42,6 @@ def code_of(page: str, language: str) -> list[str]:
     return [block.code for block in blocks(MIGRATE / page) if block.language == language]
 
 
-def before_of_the_example() -> str:
-    """Return the TensorFlow program of the page, from its diffs."""
-    lines = [line for block in code_of("example.md", "diff") for line in block.splitlines()]
-    return "".join(f"{line[1:]}\n" for line in lines if line[:1] in ("", " ", "-"))
-
-
 def finished(ported: PortedFile, edits: list[tuple[str, str, str]]) -> str:
     """Return a ported program after a user's edits."""
     code = ported.after
@@ -62,7 +56,11 @@ def finished(ported: PortedFile, edits: list[tuple[str, str, str]]) -> str:
     ("before", "edits", "row"),
     [
         (code_of("tf2.md", "tensorflow")[0], PEOPLE, r"From TensorFlow 2\.x"),
-        (before_of_the_example(), BABYWEIGHT, "the baby weight program"),
+        (
+            side((block for block in blocks(MIGRATE / "example.md") if block.language == "diff"), "-"),
+            BABYWEIGHT,
+            r"Baby weight",
+        ),
     ],
     ids=["people", "babyweight"],
 )

@@ -230,6 +230,8 @@ def test_an_iterator_that_is_returned_becomes_its_dataset() -> None:
         f"{IMPORT}\ndef f(dataset):\n    iterator = dataset.make_one_shot_iterator()\n    return iterator.get_next()\n"
     )
     assert todo(ported(code)) == [".make_one_shot_iterator", ".get_next"]
+    code = f"{IMPORT}\ndef f(dataset):\n    x = dataset.make_one_shot_iterator().get_next()\n    return x, x.pop('y')\n"
+    assert todo(ported(code)) == [".get_next"]
 
 
 def test_a_model_fn_is_listed_where_it_begins() -> None:
@@ -305,6 +307,39 @@ def test_a_function_that_goes_as_a_whole_is_one_entry_and_the_line_for_it_is_nam
     assert [(one.line, one.name) for one in file.findings] == [(5, "def parse"), (12, "tf.data.TextLineDataset")]
     line = "te.data.Dataset.from_csv(files, column_names=NAMES, defaults=DEFAULTS, label=LABEL)"
     assert file.findings[1].text == f"write {line} in place of it and of its .map"
+    in_two_lines = PARSER.replace(
+        "return tf.data.TextLineDataset(files)", "rows = tf.data.TextLineDataset(files)\n    return rows"
+    )
+    assert [one.name for one in ported(in_two_lines).findings] == ["def parse", "tf.data.TextLineDataset"]
+
+
+RECORDS = """\
+import tensorflow as tf
+
+SCHEMA = {"image": tf.io.FixedLenFeature([], tf.string)}
+
+
+def parse(record):
+    example = tf.io.parse_single_example(record, SCHEMA)
+    return {"image": DECODED}
+"""
+
+
+def test_a_function_that_decodes_bytes_of_records_stays_for_that() -> None:
+    decoding = ported(RECORDS.replace("DECODED", 'tf.io.decode_raw(example["image"], tf.uint8)'))
+    assert [(one.name, one.is_note, '"bytes"' in one.text) for one in decoding.findings] == [
+        ("tf.string", True, True),
+        ("def parse", False, True),
+    ]
+    (parsing,) = ported(RECORDS.replace("DECODED", 'example["image"]')).findings
+    assert parsing.text.startswith("delete it; ")
+
+
+def test_what_a_job_returns_is_explained_where_it_is_used() -> None:
+    job = "tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)"
+    assert ported(f"{IMPORT}{job}\n").findings == ()
+    (note,) = ported(f"{IMPORT}results = {job}\n").findings
+    assert note.is_note and "(None, None)" in note.text
 
 
 @pytest.mark.parametrize(

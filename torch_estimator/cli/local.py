@@ -19,7 +19,8 @@ the state that it lost. If that is impossible, they exit with status 143 and are
 the user has to act, and ends the job. After the chief has finished, only the evaluator is restarted. The exit status
 is 0 if all processes have finished successfully. Ctrl-C (130) and SIGTERM (143) stop all of them; the second one kills
 them at once. On Linux they are also killed when this command is killed. Processes inherit this command's environment,
-such as a TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
+such as a TORCH_ESTIMATOR_KEY_FILE (see estimator make-key). Those of a cluster share the cores: without an
+OMP_NUM_THREADS each computes on as many threads as there are cores for it."""
 
 
 def add_to(commands: Commands) -> None:

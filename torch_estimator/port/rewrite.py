@@ -15,10 +15,13 @@ from torch_estimator.port.table import (
     ANYTHING_ELSE,
     ATTRIBUTES,
     BY_GENERATION,
+    BYTE_DECODERS,
     CSV_PARSERS,
+    DECODES_RECORDS,
     DELETED,
     METHODS,
     RECEIVERS,
+    RECORD_PARSERS,
     RENAMED,
     SERVING_CSV,
     SERVING_DEFAULTS,
@@ -47,6 +50,7 @@ _DATASET_ARGUMENTS: dict[str, dict[str, str]] = {
     "shard": {},
 }
 _DATASET_ONLY_TF = ("num_parallel_calls", "deterministic", "name")
+_BYTES = 'the type "string" is text; for images and other bytes write "bytes"'
 _MAP = "the function gets many rows at once, as numpy arrays; write it with numpy"
 
 
@@ -112,7 +116,8 @@ class _Function:
             return ADVICE["estimator.EstimatorSpec"]
         whole = next((text for name, text in WHOLE.items() if name in self.left), None)
         if self.left.isdisjoint(RECEIVERS):
-            return whole
+            decodes = not self.left.isdisjoint(RECORD_PARSERS) and not self.left.isdisjoint(BYTE_DECODERS)
+            return DECODES_RECORDS if decodes else whole
         if not self.left.isdisjoint(CSV_PARSERS) or self.parses_csv:
             return SERVING_CSV
         if whole is not None:
@@ -139,6 +144,7 @@ class Reader(cst.CSTVisitor):
         self._functions: list[_Function] = []
         self._csv_parsers: set[str] = set()
         self._from_csv = ""
+        self._decodes_bytes = False
         self._logging_is_free = True
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -172,6 +178,9 @@ class Reader(cst.CSTVisitor):
 
     def visit_Module(self, node: cst.Module) -> None:
         self._from_csv = _csv_arguments(node, self._names)
+        calls = matchers.findall(node, matchers.Call())
+        called = {self._names.of(cst.ensure_type(call, cst.Call).func) for call in calls}
+        self._decodes_bytes = any(name is not None and name.name in BYTE_DECODERS for name in called)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         parameters = {one.name.value for one in node.params.params}
@@ -287,6 +296,8 @@ class Reader(cst.CSTVisitor):
             reason = self._edit_arguments(node, function, name, rule)
             if reason is None:
                 self._rename(function, name, rule)
+                if rule.note_on_value and not isinstance(statement, cst.Expr):
+                    self._note(function, rule.note_on_value)
             else:
                 self._leave_name(function, name, reason)
 
@@ -379,6 +390,8 @@ class Reader(cst.CSTVisitor):
             return
         if rule.target.startswith(_TYPED) and name.name in TYPES:
             self._replace(value, TYPES[name.name])
+            if name.name == "string" and rule.target.startswith("te.data.") and self._decodes_bytes:
+                self._note(value, _BYTES)
         elif BY_GENERATION in rule.target and name.name in ACTIVATIONS and keyword in (*_ACTIVATION_ARGUMENTS, None):
             if not self._is_free(ACTIVATIONS[name.name]):
                 return
@@ -391,6 +404,8 @@ class Reader(cst.CSTVisitor):
         keywords = {one.keyword.value for one in node.args if one.keyword is not None}
         is_dataset = self._is_dataset(function.value)
         if method == "get_next" and self._is_returned_iterator(node, function.value):
+            return
+        if method == "make_one_shot_iterator" and self._is_read_at_once(function):
             return
         if method == "prefetch" and (is_dataset or "buffer_size" in keywords or self._has_autotune(node)):
             self.edits.receivers.add(node)
@@ -419,8 +434,13 @@ class Reader(cst.CSTVisitor):
                 edit.arguments[position] = _with_keyword(argument, _DATASET_ARGUMENTS[method][keyword])
         if edit.arguments:
             self.edits.calls[node] = edit
-        if method == "map" and not (self._from_csv and self._reads_lines(function.value)):
+        if method == "map" and not self._maps_lines(node, function):
             self._note(node, _MAP, ".map")
+
+    def _maps_lines(self, node: cst.Call, function: cst.Attribute) -> bool:
+        """Return whether a call of ``map`` parses lines of CSV: the advice on their Dataset says that it goes."""
+        parsed_here = bool(node.args) and _code(node.args[0].value) in self._csv_parsers
+        return bool(self._from_csv) and (parsed_here or self._reads_lines(function.value))
 
     def _is_returned_iterator(self, node: cst.Call, value: cst.BaseExpression) -> bool:
         """Reduce ``return dataset.make_one_shot_iterator().get_next()`` to ``return dataset``."""
@@ -435,6 +455,12 @@ class Reader(cst.CSTVisitor):
         self.edits.receivers |= {node, value}
         self._decided.add(value.func)
         return True
+
+    def _is_read_at_once(self, function: cst.Attribute) -> bool:
+        """Return whether ``.get_next`` follows, which gets the entry for both."""
+        call = self._names.parent(function)
+        after = self._names.parent(call) if call is not None else None
+        return isinstance(after, cst.Attribute) and after.attr.value == "get_next"
 
     def _has_autotune(self, node: cst.Call) -> bool:
         found = [self._names.of(one.value) for one in node.args]

@@ -29,6 +29,7 @@ class Renamed:
         by_hand: Arguments with which a call is left to the user -> what to do.
         added: Arguments to add where the program leaves them to their default -> their code.
         note: What the user should know about every use.
+        note_on_value: What the user should know about calls whose value is used.
     """
 
     target: str
@@ -39,6 +40,7 @@ class Renamed:
     by_hand: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    note_on_value: str = ""
 
 
 _PARTITIONER = "parameter servers hold rows of every variable, so nothing is partitioned"
@@ -145,7 +147,10 @@ RENAMED: dict[str, Renamed] = {
     ),
     "estimator.TrainSpec": Renamed(target="te.TrainSpec"),
     "estimator.EvalSpec": Renamed(target="te.EvalSpec"),
-    "estimator.train_and_evaluate": Renamed(target="te.train_and_evaluate"),
+    "estimator.train_and_evaluate": Renamed(
+        target="te.train_and_evaluate",
+        note_on_value="it returns (None, None) in processes that do not evaluate, or if max_steps was reached before",
+    ),
     "estimator.WarmStartSettings": Renamed(
         target="te.WarmStartSettings", note="checkpoints are those of this package, not TensorFlow's"
     ),
@@ -421,6 +426,7 @@ _FROM_CSV = "te.data.Dataset.from_csv(files, column_names=[…], defaults=[…],
 _MAKE_CSV = "its defaults are te.data.Dataset.from_csv(files, label=…).shuffle(10_000).repeat().batch(n)"
 _TFRECORD = "te.data.Dataset.from_tfrecord(files, schema=…, label=…) reads and parses the records, many at once"
 _SEQUENCES = "te.data.Dataset.from_tfrecord(files, schema=context, sequence_schema=lists) reads and parses the records"
+_BYTES = 'give the feature the type "bytes", and decode it with numpy in a map: docs/guides/input/tfrecord.md, Images'
 _WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
 SERVING_EXAMPLES = "write its body as: return te.serving_input.examples(feature_spec)"
@@ -448,6 +454,12 @@ _METRIC = (
 _TRAINING = "te.Estimator.train runs the training; there are no sessions"
 _MISSING = "there is no counterpart: docs/migrate/names.md"
 TENSOR = "input functions compute with numpy, modules and losses with torch"
+
+BYTE_DECODERS = (
+    "decode_raw",
+    *(f"{place}.decode_{kind}" for place in ("io", "image") for kind in ("raw", "image", "jpeg", "png", "bmp", "gif")),
+)
+"""Names in functions that make numbers of the bytes of a record."""
 
 _GRAPH_VALUES = """
     cast constant concat expand_dims squeeze stack reshape shape size zeros ones zeros_like ones_like fill
@@ -526,6 +538,7 @@ ADVICE: dict[str, str] = {
         for name in ("RNNClassifier", "RNNEstimator")
     },
     # Input.
+    **dict.fromkeys(BYTE_DECODERS, _BYTES),
     "data.TextLineDataset": f"{_FROM_CSV}; te.data.Dataset.from_text(files) gives other lines as they are",
     "decode_csv": _FROM_CSV,
     "io.decode_csv": _FROM_CSV,
@@ -640,18 +653,21 @@ ADVICE: dict[str, str] = {
     **dict.fromkeys((*TYPES, "bool", "uint8", "float16"), "use numpy's type in an input function, torch's in a module"),
 }
 
+DECODES_RECORDS = f"{_TFRECORD}; {_BYTES}"
+"""What becomes of a function that parses a record, and decodes its bytes."""
+
 RECEIVERS = ("estimator.export.ServingInputReceiver", "estimator.export.TensorServingInputReceiver")
 """Names in functions that define the inputs of an export."""
 
 CSV_PARSERS = ("decode_csv", "io.decode_csv")
 """Names in functions that parse lines of CSV."""
 
+RECORD_PARSERS = ("parse_example", "parse_single_example", "io.parse_example", "io.parse_single_example")
+"""Names in functions that parse tf.Examples."""
+
 WHOLE = {
     **dict.fromkeys(CSV_PARSERS, "delete it; te.data.Dataset.from_csv parses the lines"),
-    **dict.fromkeys(
-        ("parse_example", "parse_single_example", "io.parse_example", "io.parse_single_example"),
-        f"delete it; {_TFRECORD}",
-    ),
+    **dict.fromkeys(RECORD_PARSERS, f"delete it; {_TFRECORD}"),
     **dict.fromkeys(
         ("contrib.lookup.index_table_from_tensor", "contrib.lookup.index_table_from_file", "lookup.StaticHashTable"),
         f"delete it; {_LOOKUP}",

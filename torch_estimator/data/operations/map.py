@@ -76,12 +76,8 @@ class _MapStream(PassThroughStream):
         return None
 
     def _mapped(self, chunk: Chunk) -> Chunk:
-        convert = to_numpy if self._of_batches else _row_by_row
-        features = tree.map(convert, chunk.features)
-        if chunk.labels is None:
-            result = _pair_or_features(self._function(features), features)
-        else:
-            result = _pair(self._function(features, tree.map(convert, chunk.labels)))
+        result = call(self._function, chunk, of_batches=self._of_batches)
+        result = _pair(result) if chunk.labels is not None else _pair_or_features(result, chunk.features)
         mapped = chunk_of(*result, chunk.locate)
         if not self._of_batches and mapped.rows != chunk.rows:
             raise InvalidValueError(
@@ -99,10 +95,20 @@ def call(function: Callable[..., Any], chunk: Chunk, *, of_batches: bool) -> Any
         function: The function.
         chunk: The rows.
         of_batches: Whether lists are padded; otherwise a column of lists is an object array with one array per row.
+
+    Raises:
+        InvalidTypeError: The function cannot be called with these arguments.
     """
     convert = to_numpy if of_batches else _row_by_row
     structures = [chunk.features] if chunk.labels is None else [chunk.features, chunk.labels]
-    return function(*(tree.map(convert, one) for one in structures))
+    arguments = [tree.map(convert, one) for one in structures]
+    try:
+        return function(*arguments)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # The function's own code has raised it.
+        given = "features, since the Dataset has no labels" if chunk.labels is None else "features and labels"
+        raise InvalidTypeError(f"A function of map or filter is called with {given}: {error}.") from error
 
 
 def _row_by_row(column: Column) -> Array:
