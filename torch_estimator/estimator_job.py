@@ -193,10 +193,10 @@ class EstimatorJob:
                     self._lease = None
 
     @property
-    def is_interrupted(self) -> bool:
-        """Whether Ctrl-C was pressed during the training that is running now."""
+    def is_preempted(self) -> bool:
+        """Whether SIGTERM or Ctrl-C came during the training that is running now."""
         training = self._running.training
-        return training is not None and training.context is not None and training.context.interrupted
+        return training is not None and training.context is not None and training.context.preempted
 
     def wait_for_checkpoint(self) -> None:
         """Wait until the checkpoint that training is saving, if any, can be read; raise its error if saving failed."""

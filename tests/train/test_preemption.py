@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import torch_estimator as te
 from tests.cluster_jobs import Process, ended
 from tests.jobs import assert_same_variables, checkpoint_steps, line, points
 
@@ -164,8 +165,9 @@ with te.errors.exit_on_user_error():
     assert f"Training ended at global step {max(checkpoint_steps(tmp_path))}: Ctrl-C" in result.output
 
 
-def test_ctrl_c_neither_evaluates_nor_exports_and_the_next_start_ends_the_job(
-    processes: list[Process], tmp_path: Path
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, te.errors.RESTART_ME)])
+def test_a_stopped_job_neither_evaluates_nor_exports_and_the_next_start_ends_it(
+    processes: list[Process], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     program = """
 with te.errors.exit_on_user_error():
@@ -173,10 +175,10 @@ with te.errors.exit_on_user_error():
 """
     process = start(processes, program, tmp_path, 10**7)
     read_until(process, "step = 20")
-    press_ctrl_c(process)
+    os.kill(process.pid, number)
     (result,) = ended([process])
-    assert result.status == 130
-    assert result.output.endswith("\ninterrupted\n")
+    assert result.status == status
+    assert result.output.endswith("\ninterrupted\n") == (number == signal.SIGINT)
     assert "Traceback" not in result.output
     saved = max(checkpoint_steps(tmp_path))
     assert saved >= 20

@@ -147,7 +147,8 @@ class _EvaluationListener(CheckpointSaverListener):
             self._is_first_save = False
             if global_step != self._interrupted_step:
                 return False
-        if self._estimator.job.is_interrupted:
+        if self._estimator.job.is_preempted:
+            # SIGKILL follows SIGTERM within seconds, and an evaluation may take longer.
             return False
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
