@@ -86,7 +86,7 @@ def forward_features(estimator: Estimator, keys: str | Sequence[str] | None = No
     Raises:
         InvalidTypeError: ``estimator`` is not an Estimator, or a key is not a string.
         InvalidValueError: ``keys`` is empty. Predicting and exporting raise this error, or `ExportError`, if the input
-            has no such feature or a prediction already has that name. Training logs a warning if its input lacks one.
+            has no such feature or a prediction already has that name. Training logs a line if its input lacks one.
 
     >>> data = {"key": ["a", "b"], "x": [0.0, 1.0]}, [3.0, 3.0]
     >>> estimator = te.LinearRegressor([fc.numeric_column("x")], "memory://forward_features")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def test_a_key_that_the_input_lacks_is_named(trained: te.Estimator, tmp_path: Pa
         next(plain.predict(rows))
 
 
-def test_training_warns_of_a_key_that_its_input_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_tells_of_a_key_that_its_input_lacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
     (tmp_path / "rows.csv").write_text("id,x,word,y\n1,0.5,a,1\n2,1.5,b,2\n")
 
     def file() -> te.data.Dataset:

@@ -22,8 +22,12 @@ class Run:
         self.waited: list[bool] = []
         self.amended: list[int] = []
         self.now = 100.0
+        # A listener that evaluates takes 10 seconds.
+        evaluating = [one for one in arguments.get("listeners", ()) if isinstance(one, Evaluating)]
         arguments = {"every_n_steps": None, "every_secs": None, "saved_step": start or None, **arguments}
-        hook = CheckpointSaverHook(self, "runs/x", clock=lambda: self.now, **arguments)
+        hook = CheckpointSaverHook(
+            self, "runs/x", clock=lambda: self.now + 10 * sum(one.evaluations for one in evaluating), **arguments
+        )
         self.result: TrainingResult = run_training(
             self, context=RunContext(global_step=start), last_step=last_step, hooks=[hook]
         )
@@ -72,6 +76,16 @@ class Listener(CheckpointSaverListener):
         self.entries.append(("end", global_step))
 
 
+class Evaluating(CheckpointSaverListener):
+    """Listener that counts its calls."""
+
+    def __init__(self) -> None:
+        self.evaluations = 0
+
+    def after_save(self, global_step: int) -> None:
+        self.evaluations += 1
+
+
 @pytest.mark.parametrize(
     ("last_step", "saved"), [(10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3]), (0, [0]), (1, [0, 1])]
 )
@@ -87,6 +101,10 @@ def test_by_seconds_since_the_last_save() -> None:
     assert Run(last_step=10, every_secs=3).saved == [0, 3, 6, 9, 10]
     assert Run(last_step=10, every_secs=2.5).saved == [0, 3, 6, 9, 10]
     assert Run(last_step=10, every_secs=600).saved == [0, 10]
+
+
+def test_the_seconds_of_an_evaluation_do_not_count() -> None:
+    assert Run(last_step=10, every_secs=3, listeners=[Evaluating()]).saved == [0, 3, 6, 9, 10]
 
 
 def test_listeners_are_called_around_each_save_and_for_the_restored_checkpoint() -> None:

@@ -67,7 +67,8 @@ class CheckpointSaverHook(Hook):
             self.every_n_steps = self.first_step = every_n_steps
         elif every_secs:
             # Call this hook more often than it saves, and let `after_step` decide whether to save. The interval to the
-            # next save begins when a save ends, not when it begins.
+            # next save begins when a save and its listeners end. With an evaluation that takes longer than the
+            # interval, there would otherwise be a single step between two saves.
             self.every_secs = min(_POLL_SECS, every_secs / 10)
             self.clock = clock
         self._saver = saver
@@ -118,11 +119,11 @@ class CheckpointSaverHook(Hook):
                 end_for_variable(context, found)
                 return
         self._saved_step = step
-        self._saved_at = self._clock()
         for listener in self._listeners:
             if listener.after_save(step):
                 logger.info("A listener asked to stop at global step %d.", step)
                 context.request_stop()
+        self._saved_at = self._clock()
 
 
 class CheckpointMemoryHook(Hook):

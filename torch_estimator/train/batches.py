@@ -173,11 +173,11 @@ class HostTransform:
         return {name: value for name, value in there.items() if value is not None and name not in weights}
 
     def see_names(self, names: Sequence[str]) -> None:
-        """Log a warning if the input lacks features that are to be forwarded; only the first call can do so."""
+        """Log a line if the input lacks features that are to be forwarded; only the first call can do so."""
         absent, self._forwarded = [key for key in self._forwarded if key not in names], ()
         if absent:
-            logger.warning(
-                "te.forward_features names %s, but the training input has only %s. Estimator.predict will need it in "
+            logger.info(
+                "te.forward_features names %s, but the training input has only %s. Estimator.predict needs it in "
                 "its input, and an export in its serving input.",
                 ", ".join(map(repr, absent)),
                 ", ".join(map(str, names)),
