@@ -57,7 +57,7 @@ def programs(page: Path) -> list[Block]:
 def test_the_program_of_the_readme_runs_alone_and_as_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (program,) = programs(README)
-    assert "Save it as\n`ride.py`" in README.read_text(encoding="utf-8")
+    assert "Save it as `ride.py`" in " ".join(README.read_text(encoding="utf-8").split())
     saved = replace(program, options={"caption": "ride.py"})
     run_blocks(README, [saved if block == program else block for block in blocks(README)])
 
