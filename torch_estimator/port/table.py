@@ -429,7 +429,10 @@ _SEQUENCES = "te.data.Dataset.from_tfrecord(files, schema=context, sequence_sche
 _BYTES = 'give the feature the type "bytes", and decode it with numpy in a map: docs/guides/input/tfrecord.md, Images'
 _WRITE_TFRECORD = "te.data.write_tfrecord(path, rows) writes them, from dicts or columns of rows"
 _SCHEDULE = "give a function of the named parameters: docs/migrate/names.md, Learning-rate schedules"
-SERVING_EXAMPLES = "write its body as: return te.serving_input.examples(feature_spec)"
+SERVING_EXAMPLES = (
+    "write its body as: return te.serving_input.examples(feature_spec); clients call the input examples, and inputs in "
+    "classify and regress"
+)
 SERVING_CSV = "write its body as: return te.serving_input.csv(column_names, columns)"
 SERVING_DEFAULTS = "write its body as: return te.serving_input.json(columns, defaults={name: value})"
 SERVING_JSON = (
