@@ -35,12 +35,19 @@ class Ended:
     output: str
 
 
+_given: set[int] = set()
+"""Ports that `free_port` has returned."""
+
+
 def free_port() -> int:
-    """Return a free port below those that the kernel gives to outgoing connections."""
+    """Return a free port below those that the kernel gives to outgoing connections, and another one each time."""
     while True:
         port = secrets.choice(range(20_000, 32_000))
+        if port in _given:
+            continue
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("localhost", port))
+            _given.add(port)
             return port
 
 

@@ -365,7 +365,8 @@ class Tells(te.Hook):
         self.name = name
 
     def end(self, context):
-        print(f"{self.name} in {'the first' if os.getpid() == first else 'a copy'}", flush=True)
+        # `print` would write the end of the line apart, and the other process could come between.
+        os.write(1, f"{self.name} in {'the first' if os.getpid() == first else 'a copy'}\\n".encode())
 
 
 def model_fn(mode):

@@ -166,6 +166,7 @@ class Training:
         """
         if self.checkpoint is None:
             return
+        logger.info("Restoring parameters from %s", self.checkpoint.path)
         self.model.restore(self.checkpoint, self.optimizers)
         self.restore_numbers(self.checkpoint.state.get(NUMBERS, ()))
         self.schedules.go_to(self.checkpoint.step)
