@@ -71,3 +71,17 @@ def test_a_missing_file_is_named(base: str, tmp_path: Path) -> None:
 def test_words_beyond_the_size_are_not_checked(tmp_path: Path) -> None:
     column = fc.categorical_column_with_vocabulary_file("k", written(tmp_path, "a\nb\n\na\n"), vocabulary_size=2)
     assert column.num_buckets == 2
+
+
+@pytest.mark.parametrize("buckets", [0, 3])
+def test_blanks_around_every_value_are_warned_of_once(buckets: int, caplog: pytest.LogCaptureFixture) -> None:
+    column = fc.categorical_column_with_vocabulary_list("work", ["Private", "State-gov"], num_oov_buckets=buckets)
+    transform = fc.FeatureTransform([column])
+    transform({"work": np.array(["Self-emp", "", "Private"])})
+    transform({"work": np.array(["Self-emp", ""])})
+    assert not caplog.messages
+    for _ in range(2):
+        transform({"work": np.array([" Self-emp", " Private", ""])})
+    (message,) = caplog.messages
+    assert "Column 'work' knows none" in message
+    assert "would know ' Private'" in message

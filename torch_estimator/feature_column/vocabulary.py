@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ from torch_estimator.feature_column.hashing import HashFunction, check_hash_func
 from torch_estimator.feature_column.ids import MISSING, NOT_IN_VOCABULARY, Int64Array
 from torch_estimator.feature_column.lowering import HashChain, HashedKey, Lowering
 from torch_estimator.feature_column.raw_feature import RawDtype
+
+logger = logging.getLogger("torch_estimator")
 
 _UNKNOWN = -2
 
@@ -89,9 +92,14 @@ class VocabularyListCategoricalColumn(KeyColumn):
         places: dict[Any, int] = {value: place for place, value in enumerate(self.vocabulary_list)}
         places[self.missing_value] = MISSING
         other = self.default_value if self.default_value >= 0 else NOT_IN_VOCABULARY
+        has_warned = False
 
         def known_ids(values: Sequence[Any]) -> Int64Array:
-            return np.fromiter((places.get(value, other) for value in values), np.int64, len(values))
+            nonlocal has_warned
+            ids = np.fromiter((places.get(value, other) for value in values), np.int64, len(values))
+            if self.dtype == "string" and not has_warned and ids.max(initial=MISSING) == NOT_IN_VOCABULARY:
+                has_warned = self._warn_of_blanks(values, places)
+            return ids
 
         if not self.num_oov_buckets:
             return known_ids
@@ -106,6 +114,19 @@ class VocabularyListCategoricalColumn(KeyColumn):
             return ids
 
         return ids_of
+
+    def _warn_of_blanks(self, values: Sequence[str], places: Container[str]) -> bool:
+        """Warn if one of some unknown values would be known without the blanks around it; return whether it would."""
+        padded = next((value for value in values if value not in places and value.strip() in places), None)
+        if padded is None:
+            return False
+        logger.warning(
+            "Column %r knows none of the values that it has read, but would know %r without its blanks. Strip the "
+            "values where they are read, for example in a function for Dataset.map.",
+            self.key,
+            padded,
+        )
+        return True
 
     def lower(self, lowering: Lowering) -> str:
         """Add the look-up of ids, and the hash of unknown values, to an ONNX graph; return the tensor of ids."""
