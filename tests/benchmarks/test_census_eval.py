@@ -12,6 +12,7 @@ from benchmarks.census.parquet import write_parquet
 from examples.census import columns
 
 
+@pytest.mark.slow
 def test_a_quick_run_without_peers_prints_tables_and_verdicts(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = census_eval.main(["--quick", "--peers", "--batches", "40", "--data", str(data)])
 

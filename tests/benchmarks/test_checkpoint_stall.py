@@ -14,6 +14,7 @@ from benchmarks.peers.ours_saving import held_up
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_the_table_and_the_promise_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.checkpoint_stall", "--quick", "--mb", "2", "--dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

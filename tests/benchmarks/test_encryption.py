@@ -7,6 +7,7 @@ import pytest
 from benchmarks import encryption
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert encryption.main(["--quick", "--kb", "8"]) == 0
     (row,) = [line.replace(",", "").split() for line in capsys.readouterr().out.splitlines() if line.startswith("8 ")]

@@ -10,6 +10,7 @@ from benchmarks import evaluator
 from benchmarks.peers.ours_evaluated import longest
 
 
+@pytest.mark.slow
 def test_a_quick_run_trains_beside_a_stopped_evaluator(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

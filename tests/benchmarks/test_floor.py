@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import torch_estimator as te
 from benchmarks import floor
 from examples.census.trainer import model
@@ -26,6 +28,7 @@ def test_the_layers_are_those_of_the_example(tmp_path: Path) -> None:
     assert kernels == floor._LAYERS
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_the_table(shared_data: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.floor", "--quick", "--batches", "40"]
     done = subprocess.run(

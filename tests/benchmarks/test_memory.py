@@ -12,6 +12,7 @@ from benchmarks.protocol import Measured
 from examples.census import sample
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_the_table_and_the_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = sample.write(str(tmp_path), train_rows=2000, eval_rows=50)
 

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import parameter_servers
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_zeromq_beside_plain_tcp(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

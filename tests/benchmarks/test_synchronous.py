@@ -9,6 +9,7 @@ import pytest
 from benchmarks import synchronous
 
 
+@pytest.mark.slow
 def test_a_quick_run_without_the_peer_prints_the_table(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_step_with_an_operator_that_is_dispatched_runs_in_python(
     assert logged == f"The training step is not compiled, because {why}; training goes on without."
 
 
+@pytest.mark.slow
 def test_where_the_shortened_code_is_refused_the_code_as_it_is_computes_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
 ) -> None:

@@ -45,6 +45,7 @@ def job(model_dir: Path, compile: Any) -> te.Estimator:
     )
 
 
+@pytest.mark.slow
 def test_a_schedule_and_a_partial_batch_compile_once_and_resume_bit_for_bit(tmp_path: Path) -> None:
     counters = torch._dynamo.utils.counters
     counters.clear()

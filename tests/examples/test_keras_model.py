@@ -23,6 +23,7 @@ def test_the_keras_model_learns_and_its_export_tells_digits(tmp_path: Path, caps
     assert np.mean(logits.argmax(1) == unseen.labels) > 0.8
 
 
+@pytest.mark.slow
 def test_a_killed_job_ends_bit_for_bit_like_an_undisturbed_one(tmp_path: Path) -> None:
     killed.run("examples.keras_model.task", [*SMALL, "--job-dir", str(tmp_path / "whole")])
     arguments = [*SMALL, "--job-dir", str(tmp_path / "killed")]

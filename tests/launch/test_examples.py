@@ -96,7 +96,7 @@ def test_a_chief_and_a_worker_train_in_step(program: str, examples: dict[str, Ex
     assert_ended(example, tmp_path, example.in_step, results[2].output)
 
 
-@pytest.mark.parametrize("program", ["census", "babyweight", "mnist"])
+@pytest.mark.parametrize("program", ["census", "babyweight", pytest.param("mnist", marks=pytest.mark.slow)])
 def test_a_chief_and_a_worker_train_with_a_parameter_server(
     program: str, examples: dict[str, Example], tmp_path: Path
 ) -> None:
@@ -117,8 +117,7 @@ def test_a_chief_and_a_worker_train_with_a_parameter_server(
 
 
 # Importing PyTorch in a new process takes three CPU-seconds, so that the launcher starts one example by default.
-LAUNCHED = [("census", WITH_SERVER)]
-MORE = [
+SLOW = [
     ("mnist", IN_STEP),
     ("census", IN_STEP),
     ("babyweight", IN_STEP),
@@ -127,7 +126,10 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize(("program", "cluster"), LAUNCHED + MORE * ("TE_LAUNCH_ALL" in os.environ))
+@pytest.mark.parametrize(
+    ("program", "cluster"),
+    [("census", WITH_SERVER), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
+)
 def test_the_launcher_starts_them(
     program: str, cluster: Sequence[str], examples: dict[str, Example], tmp_path: Path
 ) -> None:

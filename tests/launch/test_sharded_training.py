@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.jobs import checkpoint_steps
 from tests.launch.launched import Launched
 from tests.strategies.test_synchronous_training import assert_same
@@ -53,6 +55,7 @@ def launched(folder: Path, dies: str) -> Launched:
     return job
 
 
+@pytest.mark.slow
 def test_after_a_kill_all_processes_restart_and_reach_the_same_end(tmp_path: Path) -> None:
     killed, whole = launched(tmp_path / "killed", "worker"), launched(tmp_path / "whole", "nobody")
     assert [killed.starts(task) for task in ("chief 0", "worker 0")] == [2, 2]

@@ -349,7 +349,14 @@ def killable(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("workers", "commit_secs"), [(1, 0.0), (1, 1000.0), (2, 2.0)])
+@pytest.mark.parametrize(
+    ("workers", "commit_secs"),
+    [
+        pytest.param(1, 0.0, marks=pytest.mark.slow),
+        pytest.param(1, 1000.0, marks=pytest.mark.slow),
+        (2, 2.0),
+    ],
+)
 def test_a_job_killed_again_and_again_writes_every_row_once(
     export: ExportedModel, tmp_path: Path, workers: int, commit_secs: float
 ) -> None:

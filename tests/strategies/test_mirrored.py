@@ -173,6 +173,7 @@ def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(tmp_pa
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_replicas_and_one_process_go_on_with_what_the_other_has_trained(tmp_path: Path) -> None:
     run(tmp_path, 16, 10, "replicas=2", "compiled=1")
     told = run(tmp_path, 16, 20, "compiled=1")

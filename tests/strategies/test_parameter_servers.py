@@ -152,7 +152,7 @@ def alone(model_dir: Path, *arguments: object) -> None:
     "settings",
     [
         ("dnn=decayed", "lists=1"),
-        ("linear=torch", "dnn=Adam", "compile=True", "save=50"),
+        pytest.param(("linear=torch", "dnn=Adam", "compile=True", "save=50"), marks=pytest.mark.slow),
         ("linear=clipped", "dnn=clipped", "compile=True"),
     ],
     ids=" ".join,
@@ -166,7 +166,7 @@ def test_one_worker_computes_what_a_single_process_computes(tmp_path: Path, sett
     assert_close(tmp_path / "served", tmp_path / "alone")
 
 
-@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("compiles", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_job_continues_with_and_without_servers(tmp_path: Path, compiles: bool) -> None:
     settings = ("repeat=1", f"compile={compiles}")
     run(tmp_path / "turns", 32, 20, *settings)
@@ -176,6 +176,7 @@ def test_a_job_continues_with_and_without_servers(tmp_path: Path, compiles: bool
     assert_close(tmp_path / "turns", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_a_job_that_continues_with_more_or_fewer_processes_restarts_its_input(tmp_path: Path) -> None:
     settings = ("repeat=1", "compile=True")
     run(tmp_path, 32, 20, *settings, workers=1)

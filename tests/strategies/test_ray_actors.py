@@ -123,6 +123,7 @@ class Launched:
         return len((self.package / f"{task}.starts").read_text())
 
 
+@pytest.mark.slow
 def test_a_worker_whose_actor_is_killed_is_made_again_and_all_four_roles_end(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:

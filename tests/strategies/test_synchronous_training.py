@@ -188,7 +188,7 @@ def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path) -> None
     assert ["Training ended at global step 5: the input ended." in text for text in told] == [True, True]
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(
     tmp_path: Path, compile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

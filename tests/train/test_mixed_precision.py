@@ -102,6 +102,7 @@ def test_a_wide_and_deep_model_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert_same_variables(census_like(tmp_path / "resumed").train(people, steps=7), whole)
 
 
+@pytest.mark.slow
 def test_compiled_it_learns_about_the_same(tmp_path: Path) -> None:
     start, eager, compiled = (
         census_like(tmp_path / f"{steps} {compile}", batch_norm=False, compile=compile)

@@ -91,6 +91,7 @@ def test_shuffled_training_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert_same_variables(whole, resumed)
 
 
+@pytest.mark.slow
 def test_batches_of_another_length_than_before_are_compiled_too_and_resume_bit_for_bit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

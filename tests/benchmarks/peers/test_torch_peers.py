@@ -62,6 +62,7 @@ def test_the_network_has_the_layers_of_the_example() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--workers", "0"], ["--workers", "2", "--batch", "64"]])
 def test_the_eager_loop_reports_what_was_asked_for(data: Path, arguments: list[str]) -> None:
     found = _run("eager_census", data, "--steps", "200", "--warmup", "10", "--evaluate", *arguments)
