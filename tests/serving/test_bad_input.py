@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -238,6 +239,15 @@ def test_a_client_that_stops_sending_is_disconnected(server: Server, sent: bytes
     assert answer[9:12] == status
     assert (b"408" in answer) == (sent != b"")
     assert_goes_on(server)
+
+
+def test_half_a_body_is_told_what_is_wrong_and_counted_as_408(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(request(b'{"inputs"', length=1000))
+        body = received(connection).partition(b"\r\n\r\n")[2]
+    assert json.loads(body) == {"error": "The body was not sent within 1 s."}
+    counted = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    assert re.search(r'^te_requests_total\{code="408",.*\} [1-9]', counted, re.MULTILINE)
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(server: Server) -> None:

@@ -203,7 +203,7 @@ class ServingApp:
         if target.method == "metadata":
             await respond(send, 200, tensorflow_rest.write_metadata(version))
             return
-        body = await read_body(scope, receive, most_bytes=self._most_bytes, secs=self.service.options.body_secs)
+        body = await read_body(scope, receive, most_bytes=self._most_bytes)
         if target.method == "predict":
             call = tensorflow_rest.read_predict(body, version)
         else:

@@ -1,7 +1,7 @@
 """A connection of HTTP/1.1: uvicorn's, with limits for clients that are slow, silent, or send headers without end.
 
-uvicorn itself limits only how long a connection may be idle between two requests. A client that sends half a header, or
-none at all, or that never reads its answer, would keep its connection and its memory for ever.
+uvicorn itself limits only how long a connection may be idle between two requests. A client that sends half a header or
+half a body, or nothing at all, or that never reads its answer, would keep its connection and its memory for ever.
 
 uvicorn also writes the headers and the body of an answer one after the other. For small answers, the second system call
 takes as long as the model, so a connection joins what is written in one turn of the event loop.
@@ -16,6 +16,8 @@ import asyncio
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from torch_estimator.serving.http import TOO_SLOW, Scope
 
 _MOST_HEADER_BYTES = 2**16
 
@@ -65,10 +67,16 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, status: int, phrase: str, sentence: str) -> None:
         body = f'{{"error":"{sentence}"}}'
         head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        if self.cycle is None or self.cycle.response_complete:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(f"{head}connection: close\r\n\r\n{body}".encode())
         # Else an answer is on its way, which another one must not interrupt.
         self.transport.close()
+
+    def _refuse_as_too_slow(self, what: str) -> str:
+        """Answer with status 408, and return the message."""
+        message = f"The {what} not sent within {self.stalled_secs:g} s."
+        self._refuse(408, "Request Timeout", message)
+        return message
 
     def _check(self, before: object) -> None:
         """Close the connection if it is where it was at the last look, and waits for the client."""
@@ -78,7 +86,10 @@ class Connection(HttpToolsProtocol):
                 # Closing in order would wait until the client has read what is buffered, which it does not.
                 self.transport.abort()
             elif self._unfinished:
-                self._refuse(408, "Request Timeout", f"The headers were not sent within {self.stalled_secs:g} s.")
+                self._refuse_as_too_slow("headers were")
+            elif self._waits_for_body:
+                # The application waits for the body, too, and takes its own log line from here.
+                cast(Scope, self.scope)[TOO_SLOW] = self._refuse_as_too_slow("body was")
             else:
                 self.transport.close()
             return
@@ -87,15 +98,20 @@ class Connection(HttpToolsProtocol):
     def _progress(self) -> object:
         """Return a value that stays the same while the client does not go on, or None if it has nothing to do.
 
-        The client has to read if there is too much to send, and to send unless a request is being answered, which has
-        limits of its own, or the connection is idle between two requests, for which uvicorn has a timer.
+        The client has to read if there is too much to send, and to send unless a complete request is being answered,
+        which has limits of its own, or the connection is idle between two requests, for which uvicorn has a timer.
         """
         if self.flow.write_paused:
             return "reading", self.cycle, self.transport.get_write_buffer_size()
         is_answered = self.cycle is None or self.cycle.response_complete
-        if is_answered and (self._unfinished or self.timeout_keep_alive_task is None):
+        if self._waits_for_body or (is_answered and (self._unfinished or self.timeout_keep_alive_task is None)):
             return "sending", self.cycle
         return None
+
+    @property
+    def _waits_for_body(self) -> bool:
+        """Whether the application has the headers of a request, and the body has not come yet."""
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
 
 class _JoiningTransport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -23,6 +22,10 @@ _JSON = (b"content-type", b"application/json")
 _MOST_MESSAGE = 1000
 
 
+TOO_SLOW = "torch_estimator.too_slow"
+"""Key in the scope of a request whose body did not come in time: the message that the client got."""
+
+
 class ClientGone(Exception):
     """The client has closed the connection before its request was complete."""
 
@@ -40,17 +43,16 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-async def read_body(scope: Scope, receive: Receive, *, most_bytes: int, secs: float) -> bytes:
-    """Return the body of a request.
+async def read_body(scope: Scope, receive: Receive, *, most_bytes: int) -> bytes:
+    """Return the body of a request. How long the client may take is for the connection to limit.
 
     Args:
         scope: The request.
         receive: ASGI's function.
         most_bytes: Largest size.
-        secs: Seconds that the client has to send it.
 
     Raises:
-        RequestError: The body is too large, or the client too slow.
+        RequestError: The body is too large, or the connection has refused it because the client was too slow.
         ClientGone: The client has closed the connection.
     """
     length = header(scope, b"content-length")
@@ -58,19 +60,15 @@ async def read_body(scope: Scope, receive: Receive, *, most_bytes: int, secs: fl
         raise _too_large(most_bytes)
     parts: list[bytes] = []
     size, is_complete = 0, False
-    try:
-        async with asyncio.timeout(secs):
-            while not is_complete:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > most_bytes:
-                    raise _too_large(most_bytes)
-                is_complete = not message.get("more_body", False)
-    except TimeoutError as error:
-        raise RequestError(408, f"The body was not sent within {secs:g} s.") from error
+    while not is_complete:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestError(408, scope[TOO_SLOW]) if TOO_SLOW in scope else ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most_bytes:
+            raise _too_large(most_bytes)
+        is_complete = not message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -97,10 +95,6 @@ async def respond_error(send: Send, error: RequestError) -> None:
     headers = [_JSON]
     if error.retry_secs is not None:
         headers.append((b"retry-after", str(error.retry_secs).encode()))
-    if error.status == 408:
-        # The rest of the body may never come. Where it does, as after 413, uvicorn reads and drops it, because a client
-        # that is still sending when the connection is closed does not see the answer.
-        headers.append((b"connection", b"close"))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await respond(send, error.status, error_body(error.message), headers)

@@ -131,7 +131,7 @@ class OpenInferenceRest:
             raise _nothing_at(path)
 
     async def _infer(self, scope: Scope, receive: Receive, send: Send, answered: Answered, version: Version) -> None:
-        body = await read_body(scope, receive, most_bytes=self._most_bytes, secs=self._service.options.body_secs)
+        body = await read_body(scope, receive, most_bytes=self._most_bytes)
         encoding = header(scope, b"content-encoding")
         if encoding is not None and encoding.lower() != b"identity":
             raise RequestError(415, "The server takes no compressed bodies; send it without Content-Encoding.")

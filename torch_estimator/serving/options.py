@@ -106,7 +106,7 @@ class ServingOptions:
         max_queue: Most instances that may wait; further requests get status 429.
         timeout_secs: Seconds after which a request that still waits gets status 504.
         max_body_mb: Largest request body, in MiB; a larger one gets status 413.
-        body_secs: Seconds in which a client has to send its body, or else gets status 408.
+        body_secs: Seconds that a client has to send a request; it gets status 408 at the latest after twice this time.
         drain_secs: Seconds that running requests have to finish after SIGTERM.
         poll_secs: Seconds between two looks for new versions and a changed default.
         threads: Threads of onnxruntime in each process; 0 divides the cores among the processes.

@@ -322,9 +322,7 @@ class _Page:
         Raises:
             RequestError: The visitor may not send it, it was not made by this page, or it is not a form.
         """
-        body = await read_body(
-            request.scope, request.receive, most_bytes=_MOST_FORM_BYTES, secs=self._service.options.body_secs
-        )
+        body = await read_body(request.scope, request.receive, most_bytes=_MOST_FORM_BYTES)
         access = self._access(request)
         if needs_access and not access.may_use:
             if self._has_tokens:
