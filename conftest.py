@@ -13,9 +13,6 @@ os.environ["KERAS_BACKEND"] = "torch"
 # Some tests import onnxruntime themselves.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-# Compiling takes half of the time, and what is compiled runs somewhat slower.
-os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
-
 
 @pytest.fixture(scope="session")
 def doctest_namespace() -> dict[str, Any]:

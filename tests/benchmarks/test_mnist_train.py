@@ -24,6 +24,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_quick_run_without_peers_prints_the_table(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = mnist_train.main(["--quick", "--peers", "--ours", "ours-eager", "--threads", "1", "--data", str(data)])
 

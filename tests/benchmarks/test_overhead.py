@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_the_table(shared_data: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.overhead", "--quick", "--compile", "no", "--batches", "40"]
     done = subprocess.run(

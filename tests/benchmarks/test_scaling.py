@@ -52,6 +52,7 @@ def measured() -> Measured:
     return Measured(results)
 
 
+@pytest.mark.slow
 def test_a_timed_run_tells_what_every_step_costs(shared_data: Path) -> None:
     plan = Plan(data=shared_data / "census", batch=40, rounds=1, servers=(2,), quick=True)
     given = steps_of(plan, "unbound", 1)
@@ -68,6 +69,7 @@ def test_a_timed_run_tells_what_every_step_costs(shared_data: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_messages_of_each_size_are_timed() -> None:
     small, large = round_trips([64, 1_000_000], count=20)
 

@@ -10,6 +10,7 @@ from benchmarks import tfrecord
 from examples.census import sample
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_tables_and_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = sample.write(str(tmp_path), train_rows=300, eval_rows=100)
 

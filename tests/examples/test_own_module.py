@@ -50,6 +50,7 @@ def test_members_start_apart_and_share_their_weights() -> None:
     assert layer.weight.shape == (3, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the real census files in {REAL}")
 def test_on_the_real_census_two_epochs_rank_people_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--train-file", str(REAL / "adult.data.csv"), "--eval-file", str(REAL / "adult.test.csv")]

@@ -45,7 +45,7 @@ def test_in_an_evaluation_it_writes_the_models_summaries(tmp_path: Path) -> None
     assert steps(seen.Histograms("hidden")) == [3]
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_with_functions_it_leaves_the_models_summaries_to_the_runs_hook(tmp_path: Path, compile: bool) -> None:
     def one(context: te.RunContext) -> dict[str, float]:
         return {"one": 1}

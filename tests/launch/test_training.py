@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.jobs import checkpoint_steps
 from tests.launch.launched import Launched
 
@@ -76,6 +78,7 @@ with te.errors.exit_on_user_error():
 """
 
 
+@pytest.mark.slow
 def test_a_program_may_train_again_and_another_model_with_the_same_parameter_servers(tmp_path: Path) -> None:
     options = ("--distributed", "--worker-count", "1", "--parameter-server-count", "2", "--evaluator")
     job = Launched(tmp_path, AGAIN, *options, "--job-dir", str(tmp_path), env={"OMP_NUM_THREADS": "1"})

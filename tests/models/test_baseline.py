@@ -84,7 +84,7 @@ def test_many_classes_with_a_vocabulary_and_weights(tmp_path: Path) -> None:
     assert torch.softmax(torch.from_numpy(bias), 0).tolist() == pytest.approx([0.4, 0.2, 0.4], abs=0.01)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "compiled"])
 def test_a_regressor_learns_the_mean_of_each_target(compiled: bool, tmp_path: Path) -> None:
     targets = np.array([[1.0, -2.0], [3.0, 0.0]])
 

@@ -167,7 +167,7 @@ def weighted(labels: torch.Tensor, logits: torch.Tensor, features: Mapping[str, 
     return (labels - logits).square() * features[by].reshape(-1, 1)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "compiled"])
 def test_a_resumed_multi_head_run_is_bit_for_bit_the_uninterrupted_one(compiled: bool, tmp_path: Path) -> None:
     visits = te.RegressionHead(name="visits", loss_fn=partial(weighted, by="v"))
     head = te.MultiHead([BUYS, TAGS, visits], head_weights=[1, 2, 0.1])

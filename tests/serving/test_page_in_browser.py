@@ -79,7 +79,7 @@ def test_a_prediction_appears_without_loading_the_page(server: PageServer, windo
 
 def test_the_load_is_drawn_as_it_comes(server: PageServer, window: Browser) -> None:
     window.open(server.url)
-    assert len(window.find(".plot canvas")) == 2
+    window.wait_until(lambda: len(window.find(".plot canvas")) == 2)
     request = {"signature_name": HOSTILE, "inputs": {"text": ["a"], "number": [1], "flag": [True], "pair": [[1, 2]]}}
 
     def is_shown() -> bool:
@@ -210,4 +210,4 @@ def test_it_is_dark_for_who_wants_it_dark(server: PageServer, window: Browser) -
     assert background() > 600
     window.prefer("dark")
     window.wait_until(lambda: background() < 150)
-    assert len(window.find(".plot canvas")) == 2
+    window.wait_until(lambda: len(window.find(".plot canvas")) == 2)

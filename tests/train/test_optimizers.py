@@ -215,6 +215,7 @@ class DecayingDecay(lr_scheduler.LRScheduler):
         return [0.9**self.last_epoch * rate for rate in self.base_lrs]
 
 
+@pytest.mark.slow
 def test_a_schedule_of_ones_own_may_move_the_decay_without_compiling_for_every_value(
     tmp_path: Path, compilations: Callable[[], list[int]]
 ) -> None:

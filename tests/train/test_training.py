@@ -458,6 +458,7 @@ def test_compiled_training_resumes_bit_for_bit_with_dropout_batch_norm_and_parti
     assert_same_variables(whole, resumed)
 
 
+@pytest.mark.slow
 def test_compiling_gives_what_training_eagerly_gives_with_dropout(tmp_path: Path) -> None:
     eager, compiled = (
         wide_and_deep(tmp_path / str(compile), dnn_dropout=0.3, settings={"compile": compile}).train(
