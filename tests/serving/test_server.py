@@ -60,6 +60,17 @@ def test_sigterm_answers_what_is_running_and_ends_with_status_0(slow: Path) -> N
     assert "Traceback" not in log
 
 
+def test_half_a_request_behind_a_slow_one_does_not_disturb_its_answer(slow: Path) -> None:
+    with serving("--model", f"small={slow}", "--max-batch", "1", "--body-secs", "0.5") as server:
+        content = json.dumps({"signature_name": "slow", "instances": [turns_of(slow, 3.0)] * 2}).encode()
+        head = b"POST /v1/models/small:predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(content)
+        with socket.create_connection(server.address, timeout=MANY_SECS) as connection:
+            connection.sendall(head + content + head + content[:-1])
+            with connection.makefile("rb") as answer:
+                answers = answer.read()
+    assert [part[:3] for part in answers.split(b"HTTP/1.1 ")] == [b"", b"200", b"408"]
+
+
 def test_ctrl_c_ends_with_its_status(base: Path) -> None:
     with serving("--model", f"small={base}") as server:
         server.process.send_signal(signal.SIGINT)

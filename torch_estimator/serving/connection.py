@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, status: int, phrase: str, sentence: str) -> None:
         body = f'{{"error":"{sentence}"}}'
         head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        if self.cycle is None or self.cycle.response_complete or self._waits_for_body:
             self.transport.write(f"{head}connection: close\r\n\r\n{body}".encode())
         # Else an answer is on its way, which another one must not interrupt.
         self.transport.close()
@@ -88,7 +88,7 @@ class Connection(HttpToolsProtocol):
             elif self._unfinished:
                 self._refuse_as_too_slow("headers were")
             elif self._waits_for_body:
-                # The application waits for the body, too, and takes its own log line from here.
+                # The application waits for the body, too. It finds the message here, for its metrics and access log.
                 cast(Scope, self.scope)[TOO_SLOW] = self._refuse_as_too_slow("body was")
             else:
                 self.transport.close()
@@ -98,8 +98,9 @@ class Connection(HttpToolsProtocol):
     def _progress(self) -> object:
         """Return a value that stays the same while the client does not go on, or None if it has nothing to do.
 
-        The client has to read if there is too much to send, and to send unless a complete request is being answered,
-        which has limits of its own, or the connection is idle between two requests, for which uvicorn has a timer.
+        The client has to read if there is too much to send. Otherwise it has to send, with two exceptions: a complete
+        request is being answered, which has limits of its own, or the connection is idle between two requests, for
+        which uvicorn has a timer.
         """
         if self.flow.write_paused:
             return "reading", self.cycle, self.transport.get_write_buffer_size()
@@ -110,8 +111,12 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _waits_for_body(self) -> bool:
-        """Whether the application has the headers of a request, and the body has not come yet."""
-        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
+        """Whether the application has the headers of a request, and waits for its body.
+
+        A request behind another one that is still being answered waits for its turn, and not for the client.
+        """
+        cycle = self.cycle
+        return cycle is not None and cycle.more_body and not cycle.response_started and not self.pipeline
 
 
 class _JoiningTransport:
