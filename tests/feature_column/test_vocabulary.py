@@ -78,7 +78,7 @@ def test_blanks_around_every_value_are_warned_of_once(buckets: int, caplog: pyte
     column = fc.categorical_column_with_vocabulary_list("work", ["Private", "State-gov"], num_oov_buckets=buckets)
     transform = fc.FeatureTransform([column])
     transform({"work": np.array(["Self-emp", "", "Private"])})
-    transform({"work": np.array(["Self-emp", ""])})
+    transform({"work": np.array(["Self-emp", "", " "])})
     assert not caplog.messages
     for _ in range(2):
         transform({"work": np.array([" Self-emp", " Private", ""])})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,9 +115,9 @@ class VocabularyListCategoricalColumn(KeyColumn):
 
         return ids_of
 
-    def _warn_of_blanks(self, values: Sequence[str], places: Container[str]) -> bool:
+    def _warn_of_blanks(self, values: Sequence[str], places: Mapping[str, int]) -> bool:
         """Warn if one of some unknown values would be known without the blanks around it; return whether it would."""
-        padded = next((value for value in values if value not in places and value.strip() in places), None)
+        padded = next((value for value in values if places.get(value.strip(), MISSING) >= 0), None)
         if padded is None:
             return False
         logger.warning(
