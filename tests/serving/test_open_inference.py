@@ -246,7 +246,7 @@ def test_a_wrong_size_of_binary_data_is_refused(server: Server, size: Any) -> No
     assert post(server, text + b"\0\0\0\0", {LENGTH: str(len(text))}).status_code == 400
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["number", "text", "ids", "flag"]), st.binary(max_size=24)),
     st.lists(st.sampled_from([0, 1, 2, 3, -1, 2**40, 2**62]), max_size=3),

@@ -80,7 +80,7 @@ def test_a_fuzzer_that_follows_the_document_finds_nothing(base: Path, mode: Any)
         for operation in operations:
 
             @hypothesis.settings(
-                max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+                max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
             )
             @hypothesis.given(case=operation.as_strategy(mode))
             def fuzz(case: Any) -> None:
