@@ -26,7 +26,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -200,12 +200,13 @@ def running(key: str, export: str, cores: int) -> Iterator[tuple[int, int, float
             time.sleep(0.02)
         yield process.pid, port, time.perf_counter() - began
     finally:
-        for ending in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, ending)
-                process.wait(15)
-            except (subprocess.TimeoutExpired, ProcessLookupError):
-                continue
+        # A server ends its own processes, of which some are in groups of their own (HAProxy in Ray's).
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def answers(server: Server, port: int) -> bool:

@@ -98,8 +98,13 @@ def test_a_wrong_request_fails_alone(executor: ThreadPoolExecutor) -> None:
     assert (wrong.status, wrong.message) == (400, "Input x takes numbers.")
 
 
-@pytest.mark.parametrize(("rows", "runs_in_thread"), [(5, False), (6, True), (20, True)])
-def test_what_takes_long_runs_in_a_thread(executor: ThreadPoolExecutor, rows: int, runs_in_thread: bool) -> None:
+@pytest.mark.parametrize(
+    ("rows", "fast_rows", "runs_in_thread"),
+    [(5, 5, False), (6, 5, True), (20, 5, True), (20, 20, False), (21, 20, True)],
+)
+def test_what_takes_long_runs_in_a_thread(
+    executor: ThreadPoolExecutor, rows: int, fast_rows: int, runs_in_thread: bool
+) -> None:
     threads = set()
     model = Doubling()
 
@@ -108,7 +113,7 @@ def test_what_takes_long_runs_in_a_thread(executor: ThreadPoolExecutor, rows: in
         return model(columns, signature)
 
     limits = BatchLimits(max_batch=8, max_delay_secs=0, max_queue=10, timeout_secs=60)
-    made = Batcher(noting, limits, executor, fast_rows=5)
+    made = Batcher(noting, limits, executor, fast_rows=fast_rows)
     xs = list(range(rows))
     assert run(lambda: together(made.predict({"x": xs}, "double", rows))) == [[2.0 * x for x in xs]]
     assert (threading.main_thread() not in threads) == runs_in_thread

@@ -386,9 +386,7 @@ def _strings(name: str, value: Any) -> Array:
     if isinstance(value, (str, bytes)):
         raise _not_a_batch(name, value)
     if type(value) is list and all_texts(value):
-        texts = np.empty(len(value), object)
-        texts[:] = value
-        return texts
+        return np.fromiter(value, object, len(value))
     array = np.asarray(value, dtype=object) if not isinstance(value, np.ndarray) else value
     if array.size == 0:
         return np.empty(array.shape, object)

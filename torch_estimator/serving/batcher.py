@@ -3,8 +3,8 @@
 There is no timer by default. A request is queued, and the queue is run when the event loop has read everything that has
 arrived. While a batch runs, the next requests arrive, so batches grow with the load.
 
-A batch that is fast is run in the event loop itself, because handing it to a thread costs more than running it. A slow
-one, and a request with many instances, run in a thread.
+A batch that is fast is run in the event loop itself, because handing it to a thread may cost more than running it. A
+slow one runs in a thread. A request with more instances than a batch may have is run by itself, in the same way.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Batcher:
         run: Runs a batch; called in the event loop, or in the executor.
         limits: The limits.
         executor: Runs batches that would hold up the event loop.
-        fast_rows: Most instances of small requests that may be run in the event loop together.
+        fast_rows: Most instances that may be run in the event loop together.
         observe: Called with the number of instances of each batch.
     """
 
@@ -121,7 +121,10 @@ class Batcher:
         if self._queued_rows + self._large_rows + rows > max(self._limits.max_queue, rows):
             raise RequestError(429, f"{self._queued_rows + self._large_rows} instances wait already.", retry_secs=1)
         if rows > self._limits.max_batch:
-            return await self._run_alone(columns, signature, rows)
+            if rows > self._fast_rows:
+                return await self._run_alone(columns, signature, rows)
+            self._observe(rows)
+            return self._answer(columns, signature)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.append(_Waiting(columns, signature, rows, future))

@@ -173,6 +173,9 @@ class Version:
         self.export = ExportedModel.load(directory, threads=threads)
         self._recorded = self._read_recorded()
         fast_rows = self._warm_up(limits.max_batch)
+        if threads > 1:
+            # Another core can run a large request while the event loop reads the next one.
+            fast_rows = min(fast_rows, limits.max_batch)
         # The batcher gets no reference to this object. A cycle would keep the memory of an old version for a while.
         self.batcher = Batcher(self.export.predict, limits, executor, fast_rows=fast_rows, observe=observe)
 
@@ -214,7 +217,7 @@ class Version:
                     fastest = min(fastest, time.perf_counter() - began)
             else:
                 slowest = max(slowest, fastest)
-        return min(max_batch, int(max_batch * _FAST_SECS / slowest)) if slowest else max_batch
+        return int(max_batch * _FAST_SECS / slowest) if slowest else max_batch
 
     def example(self, signature: str, rows: int) -> dict[str, Any]:
         """Return inputs of the right types for a signature, to run it with: recorded ones, if the export has them."""

@@ -8,7 +8,6 @@ NaN and infinities are the tokens ``NaN``, ``Infinity`` and ``-Infinity`` in bot
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,8 +91,7 @@ def read_predict(body: bytes, version: Version) -> Call:
             raise RequestError(400, "Missing 'inputs' or 'instances' key")
         raise RequestError(400, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
     if inputs is not None:
-        may_hold_booleans = b"true" in body or b"false" in body
-        columns, rows = _columns(inputs, signature, may_hold_booleans)
+        columns, rows = _columns(inputs, signature)
         return Call(name, columns, rows, by_row=False)
     if not isinstance(instances, list) or not instances:
         raise RequestError(
@@ -264,7 +262,7 @@ def _by_column(instances: Sequence[Any], signature: Signature) -> Columns:
         raise RequestError(400, f"Instance {error.index}: {error}") from error
 
 
-def _columns(inputs: Any, signature: Signature, may_hold_booleans: bool) -> tuple[Columns, int]:
+def _columns(inputs: Any, signature: Signature) -> tuple[Columns, int]:
     """Return the inputs of a request by column, and the number of instances."""
     if not isinstance(inputs, dict) or (set(inputs) == {"b64"} and len(signature.inputs) == 1):
         if len(signature.inputs) != 1:
@@ -287,7 +285,7 @@ def _columns(inputs: Any, signature: Signature, may_hold_booleans: bool) -> tupl
             raise RequestError(400, f"Input {name} has {len(values)} values, but the inputs before it have {rows}.")
         rows = len(values)
         try:
-            columns[name] = _plain_column(values, info, name, may_hold_booleans)
+            columns[name] = _plain_column(values, info, name)
         except InvalidValueError as error:
             raise RequestError(400, str(error)) from error
     if not rows:
@@ -298,17 +296,16 @@ def _columns(inputs: Any, signature: Signature, may_hold_booleans: bool) -> tupl
     return columns, rows
 
 
-def _plain_column(values: list[Any], info: TensorInfo, name: str, may_hold_booleans: bool) -> Any:
+def _plain_column(values: list[Any], info: TensorInfo, name: str) -> Any:
     """Return a column without lists of one value and with its bytes decoded; many floats as an array."""
     if info.dtype == "DT_STRING" and all_texts(values):
         return values
-    if info.dtype == "DT_FLOAT" and len(values) >= _MANY and not may_hold_booleans:
-        # numpy looks at the types anyway, but takes booleans for numbers.
-        with contextlib.suppress(ValueError, OverflowError):
-            array = np.asarray(values)
-            if array.dtype.kind in "fi" and array.ndim == 1:
-                return array
-    if set(map(type, values)) <= {str, int, float}:
+    types = set(map(type, values))
+    if info.dtype == "DT_FLOAT" and len(values) >= _MANY and types <= {int, float}:
+        array = np.asarray(values)
+        # Integers of more than 64 bits stay Python's, which the model's inputs do not take.
+        return array if array.dtype.kind in "fi" else values
+    if types <= {str, int, float}:
         return values
     return [bare_value(decoded(value, name), info.shape) for value in values]
 
