@@ -206,6 +206,8 @@ WRONG: list[tuple[Any, str | None]] = [
     ({"inputs": {"x": []}}, "The request has no instance; give at least one."),
     ({"inputs": [1]}, None),
     ({"inputs": {"x": [1, "a"]}}, "Instance 1: Input x takes numbers, but has 'a' (str)."),
+    # numpy takes booleans among many numbers for numbers.
+    ({"inputs": {"x": [1, 2.5] * 100 + [True]}}, "Instance 200: Input x takes numbers, but has True (bool)."),
 ]
 
 
