@@ -42,6 +42,37 @@ assert estimator.evaluate(lambda: data, steps=2)["global_step"] == 3
 """
 
 
+def test_the_garbage_collector_does_not_visit_what_torch_keeps() -> None:
+    program = """
+import gc
+import torch_estimator as te
+
+te.errors
+assert gc.get_freeze_count() == 0
+te.Estimator
+assert gc.get_freeze_count() > 100_000 and gc.isenabled()
+gc.disable()
+try:
+    te.Missing
+except AttributeError:
+    assert not gc.isenabled()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_garbage_collector_goes_on_after_a_failed_import() -> None:
+    program = """
+import gc
+import torch_estimator as te
+
+try:
+    te.Missing
+except AttributeError:
+    assert gc.isenabled()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_parameter_server_does_without_torch() -> None:
     program = "import sys; import torch_estimator.parameter_server.__main__; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

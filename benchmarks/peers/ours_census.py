@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch_estimator as te
-from benchmarks.peers import raw_transport
 from benchmarks.peers.pace_hooks import COMPILE, FirstStepHook, PaceHook
 from benchmarks.peers.report import Pace, Report, parser
 from examples.census import columns
@@ -137,6 +136,8 @@ def main() -> None:
 
         torch.set_num_threads(args.threads)
     if args.raw:
+        from benchmarks.peers import raw_transport
+
         raw_transport.use()
     pace = Pace(args.warmup)
     report = Report(peer="torch-estimator", version=te.__version__)
