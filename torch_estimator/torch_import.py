@@ -1,8 +1,8 @@
 """The import of PyTorch, without the garbage collector.
 
 PyTorch makes more than 100,000 objects that live until the process ends. Python's collector visits them again and
-again: during the import, whenever it runs later, and at the end of the process. Without it, the import takes 0.7 instead
-of 0.8 seconds, and the end of a process 0.1 instead of 0.4.
+again: during the import, whenever it runs later, and at the end of the process. Without it, the import takes 0.7
+instead of 0.8 seconds, and the end of a process 0.1 instead of 0.4.
 """
 
 from __future__ import annotations

@@ -246,7 +246,9 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         faulthandler.register(signal.SIGUSR1, file=log, all_threads=False)
         warnings.simplefilter("ignore")
         # Leave the parent's garbage alone. Destroying it could delete files of the parent, or wait for its threads.
+        # Keep that of this process, too: collecting it takes a fifth of the time, to free 30 MB.
         gc.freeze()
+        gc.disable()
         # A fork copies only one thread, so waiting for the threads of torch's thread pool would never end.
         torch.set_num_threads(1)
         try:
