@@ -71,6 +71,27 @@ def test_half_a_request_behind_a_slow_one_does_not_disturb_its_answer(slow: Path
     assert [part[:3] for part in answers.split(b"HTTP/1.1 ")] == [b"", b"200", b"408"]
 
 
+def test_a_client_that_has_closed_its_side_gets_its_answers(slow: Path) -> None:
+    content = json.dumps({"signature_name": "slow", "instances": [turns_of(slow, 0.2)]}).encode()
+    post = b"POST /v1/models/small:predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(content)
+    get = b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    def answers_to(sent: bytes) -> list[bytes]:
+        with socket.create_connection(server.address, timeout=MANY_SECS) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            with connection.makefile("rb") as answer:
+                return [part[:3] for part in answer.read().split(b"HTTP/1.1 ")[1:]]
+
+    with serving("--model", f"small={slow}") as server:
+        for _ in range(10):
+            assert answers_to(get) == [b"200"]
+        assert answers_to(post + content) == [b"200"]
+        assert answers_to(post + content + get + get) == [b"200"] * 3
+        assert answers_to(post + content[:-1]) == [b"400"]
+        assert answers_to(b"") == answers_to(get[:-2]) == []
+
+
 def test_ctrl_c_ends_with_its_status(base: Path) -> None:
     with serving("--model", f"small={base}") as server:
         server.process.send_signal(signal.SIGINT)

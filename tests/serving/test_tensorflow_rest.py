@@ -206,6 +206,7 @@ WRONG: list[tuple[Any, str | None]] = [
     ({"inputs": {"x": []}}, "The request has no instance; give at least one."),
     ({"inputs": [1]}, None),
     ({"inputs": {"x": [1, "a"]}}, "Instance 1: Input x takes numbers, but has 'a' (str)."),
+    ({"inputs": {"x": [1, {}]}}, "Instance 1: Input x takes values, but has the object {}."),
     # numpy takes booleans among many numbers for numbers.
     ({"inputs": {"x": [1, 2.5] * 100 + [True]}}, "Instance 200: Input x takes numbers, but has True (bool)."),
 ]
@@ -224,6 +225,11 @@ def test_a_wrong_request_gets_400_and_a_sentence_that_names_instance_and_input(
         assert found == message
 
 
+def test_a_compressed_body_is_refused(app: ServingApp) -> None:
+    status, found = error_of(ask(app, "/v1/models/small:predict", verb="POST", headers={"content-encoding": "gzip"}))
+    assert (status, found) == (415, "The server takes no compressed bodies; send it without Content-Encoding.")
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -231,10 +237,11 @@ def test_a_wrong_request_gets_400_and_a_sentence_that_names_instance_and_input(
         (b'{"instances": [', "JSON Parse error: Expecting value"),
         (b'{"instances": ["\xff"]}', "JSON Parse error: the body is not UTF-8 (byte 16)."),
         (b'{"instances": ["\\ud800"]}', "JSON Parse error: a string has one half of a surrogate pair."),
+        (b'{"instances": [%s]}' % (b"1" * 5000), "JSON Parse error: a number has too many digits."),
         (b"[" * 100_000, "JSON Parse error: Nested deeper than 100 levels"),
         (b'{"instances": [{"x": ' + b"[" * 900 + b"]" * 900 + b"}]}", "JSON Parse error: the body nests too deep."),
     ],
-    ids=["empty", "half", "no UTF-8", "half a pair", "very deep", "deep"],
+    ids=["empty", "half", "no UTF-8", "half a pair", "many digits", "very deep", "deep"],
 )
 def test_what_is_no_json_gets_400(app: ServingApp, body: bytes, message: str) -> None:
     status, found = error_of(predict(app, body))

@@ -60,6 +60,19 @@ class Connection(HttpToolsProtocol):
         if self._unfinished > _MOST_HEADER_BYTES and not self.transport.is_closing():
             self._refuse(431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer what a client has asked before it closed its side. Return whether this side stays open for that."""
+        if self._waits_for_body:
+            self._refuse(400, "Bad Request", "The client has closed its side before the end of the body.")
+        elif self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            # The newest of the requests that wait for their turn comes first.
+            last = self.pipeline[0][0] if self.pipeline else self.cycle
+            last.keep_alive = False
+        # TLS cannot close one side alone.
+        return self.scheme == "http"
+
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is no HTTP."""
         self._refuse(400, "Bad Request", "The request is not valid HTTP/1.1.")

@@ -52,9 +52,13 @@ async def read_body(scope: Scope, receive: Receive, *, most_bytes: int) -> bytes
         most_bytes: Largest size.
 
     Raises:
-        RequestError: The body is too large, or the connection has refused it because the client was too slow.
+        RequestError: The body is compressed or too large, or the connection has refused it because the client was too
+            slow.
         ClientGone: The client has closed the connection.
     """
+    encoding = header(scope, b"content-encoding")
+    if encoding is not None and encoding.lower() != b"identity":
+        raise RequestError(415, "The server takes no compressed bodies; send it without Content-Encoding.")
     length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length) > most_bytes:
         raise _too_large(most_bytes)

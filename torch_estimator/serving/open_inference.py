@@ -132,9 +132,6 @@ class OpenInferenceRest:
 
     async def _infer(self, scope: Scope, receive: Receive, send: Send, answered: Answered, version: Version) -> None:
         body = await read_body(scope, receive, most_bytes=self._most_bytes)
-        encoding = header(scope, b"content-encoding")
-        if encoding is not None and encoding.lower() != b"identity":
-            raise RequestError(415, "The server takes no compressed bodies; send it without Content-Encoding.")
         call = read_infer(body, header(scope, _LENGTH_HEADER), version)
         answered.instances = call.rows
         result = await self._service.predict_instances(version, call.signature, call.columns, call.rows)

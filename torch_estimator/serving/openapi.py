@@ -41,7 +41,7 @@ _PROBLEMS = {
     503: "The server is not ready.",
     504: "The request has waited for too long.",
 }
-_OF_PREDICTION = (400, 401, 404, 408, 413, 429, 504)
+_OF_PREDICTION = (400, 401, 404, 408, 413, 415, 429, 504)
 _DATATYPES = {
     "DT_STRING": "BYTES",
     "DT_FLOAT": "FP32",
@@ -138,7 +138,7 @@ def _open_inference_paths(name: str, schemas: Mapping[str, Any]) -> dict[str, An
             }
         if f"{name}.infer.request" in schemas:
             answer = _json({"type": "object"})
-            operation = _operation(f"{name}_v2_infer{suffix}", "Infer", answer, (*_OF_PREDICTION, 415))
+            operation = _operation(f"{name}_v2_infer{suffix}", "Infer", answer, _OF_PREDICTION)
             request = {"$ref": f"#/components/schemas/{name}.infer.request"}
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": request}}}
             paths[f"{place}/infer"] = {"post": operation, **shared}

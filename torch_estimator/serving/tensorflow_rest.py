@@ -73,8 +73,12 @@ def read_json(body: bytes) -> Any:
         raise RequestError(400, "JSON Parse error: a string has one half of a surrogate pair.") from error
     except UnicodeDecodeError as error:
         raise RequestError(400, f"JSON Parse error: the body is not UTF-8 (byte {error.start}).") from error
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise RequestError(400, f"JSON Parse error: {error}") from error
+    except (ValueError, RecursionError) as error:
+        # The only other thing that Python's json refuses.
+        reason = "a number has too many digits" if isinstance(error, ValueError) else str(error)
+        raise RequestError(400, f"JSON Parse error: {reason}.") from error
 
 
 def read_predict(body: bytes, version: Version) -> Call:
@@ -284,10 +288,7 @@ def _columns(inputs: Any, signature: Signature) -> tuple[Columns, int]:
         if rows is not None and len(values) != rows:
             raise RequestError(400, f"Input {name} has {len(values)} values, but the inputs before it have {rows}.")
         rows = len(values)
-        try:
-            columns[name] = _plain_column(values, info, name)
-        except InvalidValueError as error:
-            raise RequestError(400, str(error)) from error
+        columns[name] = _plain_column(values, info, name)
     if not rows:
         raise RequestError(400, "The request has no instance; give at least one.")
     for name, info in signature.inputs.items():
@@ -307,7 +308,12 @@ def _plain_column(values: list[Any], info: TensorInfo, name: str) -> Any:
         return array if array.dtype.kind in "fi" else values
     if types <= {str, int, float}:
         return values
-    return [bare_value(decoded(value, name), info.shape) for value in values]
+    plain: list[Any] = []
+    try:
+        plain.extend(bare_value(decoded(value, name), info.shape) for value in values)
+    except InvalidValueError as error:
+        raise RequestError(400, f"Instance {len(plain)}: {error}") from error
+    return plain
 
 
 def _as_json(name: str, array: npt.NDArray[Any], as_arrays: str) -> Any:
