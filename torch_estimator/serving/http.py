@@ -56,12 +56,12 @@ async def read_body(scope: Scope, receive: Receive, *, most_bytes: int) -> bytes
             slow.
         ClientGone: The client has closed the connection.
     """
-    encoding = header(scope, b"content-encoding")
-    if encoding is not None and encoding.lower() != b"identity":
-        raise RequestError(415, "The server takes no compressed bodies; send it without Content-Encoding.")
-    length = header(scope, b"content-length")
-    if length is not None and length.isdigit() and int(length) > most_bytes:
-        raise _too_large(most_bytes)
+    for key, value in scope["headers"]:
+        if key == b"content-length":
+            if value.isdigit() and int(value) > most_bytes:
+                raise _too_large(most_bytes)
+        elif key == b"content-encoding" and value.lower() != b"identity":
+            raise RequestError(415, "The server takes no compressed bodies; send it without Content-Encoding.")
     parts: list[bytes] = []
     size, is_complete = 0, False
     while not is_complete:
