@@ -1,8 +1,8 @@
 """The import of PyTorch, without the garbage collector.
 
 PyTorch makes more than 100,000 objects that live until the process ends. Python's collector visits them again and
-again: during the import, whenever it runs later, and at the end of the process. Without it, the import takes 0.7
-instead of 0.8 seconds, and the end of a process 0.1 instead of 0.4.
+again: during the import, whenever it runs later, and at the end of the process. Without the collector, the import takes
+0.7 instead of 0.8 seconds, and the end of a process 0.1 instead of 0.4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 def without_collections(getter: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a module's ``__getattr__`` that keeps the collector away from PyTorch, if it is the first to import it.
 
-    Objects that exist at that time are not visited any more either. They are freed as before, but for cycles of them.
+    The collector no longer visits any object that exists when PyTorch has been imported. Such objects are freed as
+    before, unless they refer to each other in a cycle.
 
     Args:
         getter: The module's ``__getattr__``, which imports what it returns.

@@ -136,6 +136,7 @@ def main() -> None:
 
         torch.set_num_threads(args.threads)
     if args.raw:
+        # At the top it would import torch before a public name does, unlike the programs of users.
         from benchmarks.peers import raw_transport
 
         raw_transport.use()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import signal
 import sys
 from typing import Any
@@ -33,8 +32,4 @@ if __name__ == "__main__":
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
     serve.run(Census.bind(sys.argv[1]), name="census", route_prefix="/predict")
-    # HAProxy would go on without Ray, and the next Ray could not start its own.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    atexit.register(ray.shutdown)
-    atexit.register(serve.shutdown)
     signal.pause()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
@@ -398,3 +399,25 @@ def test_no_request_fails_while_versions_change_under_load(tmp_path: Path) -> No
         assert server.end()[0] == 0
     assert {status for status, _ in answers} == {200}
     assert {1.0, 2.0, 4.0} <= {value for _, value in answers}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_fast_large_request_runs_in_the_event_loop_of_one_core_alone(
+    base: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = LIMITS.max_batch + 1
+    submitted: list[Any] = []
+
+    class Noting(ThreadPoolExecutor):
+        def submit(self, *call: Any, **named: Any) -> Any:
+            submitted.append(call)
+            return super().submit(*call, **named)
+
+    with Noting(1) as executor:
+        # However slow this machine is, it must find the model fast.
+        monkeypatch.setattr("torch_estimator.serving.catalog._FAST_SECS", 3600.0)
+        version = Version("small", 1, str(base / "1"), threads=threads, limits=LIMITS, executor=executor)
+        columns = version.example("one", rows)
+        result = asyncio.run(version.batcher.predict(columns, "one", rows))
+    assert all(len(array) == rows for array in result.outputs.values())
+    assert bool(submitted) == (threads > 1)

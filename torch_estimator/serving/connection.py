@@ -67,9 +67,8 @@ class Connection(HttpToolsProtocol):
         elif self.cycle is None or self.cycle.response_complete:
             self.transport.close()
         else:
-            # The newest of the requests that wait for their turn comes first.
-            last = self.pipeline[0][0] if self.pipeline else self.cycle
-            last.keep_alive = False
+            # This is the last request; others may wait for their turn before it.
+            self.cycle.keep_alive = False
         # TLS cannot close one side alone.
         return self.scheme == "http"
 
@@ -111,9 +110,9 @@ class Connection(HttpToolsProtocol):
     def _progress(self) -> object:
         """Return a value that stays the same while the client does not go on, or None if it has nothing to do.
 
-        The client has to read if there is too much to send. Otherwise it has to send, with two exceptions: a complete
-        request is being answered, which has limits of its own, or the connection is idle between two requests, for
-        which uvicorn has a timer.
+        The client has to read if there is too much to send. Otherwise it has to send, with two exceptions. While the
+        server answers a complete request, the limits of answers hold. While the connection is idle between two
+        requests, uvicorn's timer runs.
         """
         if self.flow.write_paused:
             return "reading", self.cycle, self.transport.get_write_buffer_size()
@@ -126,7 +125,7 @@ class Connection(HttpToolsProtocol):
     def _waits_for_body(self) -> bool:
         """Whether the application has the headers of a request, and waits for its body.
 
-        A request behind another one that is still being answered waits for its turn, and not for the client.
+        While an earlier request is being answered, the next one waits for its turn, and not for the client.
         """
         cycle = self.cycle
         return cycle is not None and cycle.more_body and not cycle.response_started and not self.pipeline
