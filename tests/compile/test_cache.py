@@ -31,7 +31,6 @@ def failing(number: int) -> Callable[..., NoReturn]:
 def assert_holds_nothing(cache: StepCache) -> None:
     """Check that nothing is found and nothing kept, and that a step can be built for one run all the same."""
     assert cache.find("key") is None
-    assert cache.machine_file("machine") is None
     reserved = cache.reserve("key")
     assert reserved is not None
     reserved.close()
@@ -124,8 +123,6 @@ def test_a_cache_that_other_users_can_change_is_not_used_and_one_warning_names_t
 ) -> None:
     named, change = UNSAFE[case]
     kept(StepCache(tmp_path / "cache"))
-    # A symbolic link is not accepted as a directory of the cache, wherever it leads.
-    (tmp_path / "cache" / "machine").symlink_to(tmp_path / "cache" / "steps")
     change(tmp_path / named)
     cache = StepCache(tmp_path / "cache")
     assert_holds_nothing(cache)
@@ -134,23 +131,11 @@ def test_a_cache_that_other_users_can_change_is_not_used_and_one_warning_names_t
     assert f"because other users can change {tmp_path / named} (owner " in logged
 
 
-@needs_root
-def test_a_machine_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)
-    (tmp_path / "machine").mkdir(mode=0o777)
-    give_away(tmp_path / "machine")
-    cache = StepCache(tmp_path)
-    assert cache.find("key") is None
-    assert kept(cache) == tmp_path / "steps" / "key"
-    assert cache.machine_file("machine") is None
-
-
 def test_inside_a_sticky_directory_such_as_tmp_the_cache_is_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     cache = StepCache(tmp_path / "cache")
     assert cache.find("key") is None
     assert kept(cache) == cache.find("key") == tmp_path / "cache" / "steps" / "key"
-    assert cache.machine_file("machine") == tmp_path / "cache" / "machine" / "machine.json"
 
 
 def test_files_of_the_cache_are_accessible_to_this_user_only(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def started(
         (),
         none,
         folder,
-        machine_file=None,
         reserved=reserved,
         keep=keep,
         compute_key=none,

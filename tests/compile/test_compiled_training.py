@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import logging
 import os
 import re
@@ -527,20 +526,14 @@ def test_a_compilation_ends_with_the_training_if_nothing_can_be_kept(
     ]
 
 
-def test_a_damaged_step_is_compiled_again_also_with_a_damaged_machine_file(
+def test_a_damaged_step_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
 ) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
     assert compilations() == [4]
     (folder,) = (tmp_path / "cache" / "steps").glob("[!.]*")
-    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, DIGESTS, STEP_LIBRARY, "run_steps.so"}
-    # The file holds answers only, and no library that a later compilation would load.
-    # There is none on processors without AVX-512, for which Inductor has no test program left.
-    machines = list((tmp_path / "cache" / "machine").iterdir())
-    for machine in machines:
-        assert all(isinstance(answer, bool) for answer in json.loads(machine.read_text()).values())
-        machine.write_text("[" * 100_000)
+    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, DIGESTS, STEP_LIBRARY}
     whole = (folder / STEP_LIBRARY).read_bytes()
     damaged = whole[: len(whole) // 2]
     # This process has loaded the old file, so that one must not be changed.
@@ -549,7 +542,6 @@ def test_a_damaged_step_is_compiled_again_also_with_a_damaged_machine_file(
     job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
     assert compilations() == [4]
     assert StepCache().find(folder.name) == folder
-    assert all(json.loads(machine.read_text()) for machine in machines)
 
 
 def test_the_step_of_another_compiling_process_is_used_once_it_is_ready(

@@ -14,7 +14,7 @@ import torch_estimator as te
 from tests.jobs import assert_same_variables
 from torch_estimator.compile import generated_code
 from torch_estimator.compile.building import STEP_LIBRARY
-from torch_estimator.compile.generated_code import GeneratedCode, shorten, split
+from torch_estimator.compile.generated_code import GeneratedCode, shorten
 
 CALLS = """#include <torch/csrc/inductor/aoti_include/cpu.h>
 extern "C" {
@@ -36,20 +36,12 @@ void AOTInductorModel::run_impl(
 KERNELS = "#include <torch/csrc/inductor/cpp_prefix.h>\nvoid kernel(const float* in_ptr0) {}\n"
 
 
-def test_the_kernels_are_split_off() -> None:
-    assert split(CALLS + "\n" + KERNELS) == (CALLS + "\n", KERNELS)
-
-
-@pytest.mark.parametrize("code", [CALLS, KERNELS, ""])
-def test_code_without_one_of_the_two_parts_is_not_split(code: str) -> None:
-    assert split(code) == (code, "")
-
-
-def test_shortened_code_keeps_the_declarations_and_the_step() -> None:
-    shortened = shorten(CALLS)
+def test_shortened_code_keeps_the_declarations_the_step_and_the_kernels() -> None:
+    shortened = shorten(CALLS + KERNELS)
     assert shortened is not None
     assert "void kernel(" in shortened
     assert "kernel(input_handles[0]);" in shortened
+    assert shortened.endswith(KERNELS)
     assert "long" not in shortened
     assert "aoti_include" not in shortened
 
@@ -82,7 +74,7 @@ def test_operators_that_are_dispatched_are_found_in_the_code_even_if_nothing_des
     tmp_path: Path, described: str | None, operators: list[str]
 ) -> None:
     source = tmp_path / "step.wrapper.cpp"
-    code = GeneratedCode(source, tmp_path, tmp_path, [])
+    code = GeneratedCode(source, tmp_path, [])
     source.write_text(CALLS)
     assert code.dispatched_operators() == []
     source.write_text(CALLS.replace("kernel(", "aoti_torch_proxy_executor_call_function(proxy_executor, "))
@@ -146,7 +138,7 @@ def test_where_the_shortened_code_is_refused_the_code_as_it_is_computes_the_same
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "one"))
     shortened = train(tmp_path / "shortened")
     # A later PyTorch may need something that step_model.h lacks. Then the compiler refuses the shortened code.
-    monkeypatch.setattr(generated_code, "shorten", lambda calls: f"#error {len(calls)}")
+    monkeypatch.setattr(generated_code, "shorten", lambda code: f"#error {len(code)}")
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "other"))
     as_it_is = train(tmp_path / "as it is")
     assert compilations() == [8, 8]

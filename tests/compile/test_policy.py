@@ -131,7 +131,7 @@ def test_a_short_training_compiles_on_an_idle_core_and_a_long_one_always(tmp_pat
     machine = Machine(tmp_path, 2)
     idle = machine.cores({0, 1})
     machine.passes(1.0, idle=[0.0, 1.0])
-    assert not is_worth_compiling_in_background(0.9, 900, LONG, idle)
+    assert not is_worth_compiling_in_background(0.9, 900, SHORT, idle)
     assert is_worth_compiling_in_background(1.1, 1100, SHORT, idle)
     assert is_worth_compiling_in_background(1.1, 1100, None, idle)
     machine.passes(1.0, idle=[0.0, 0.0])
@@ -139,6 +139,29 @@ def test_a_short_training_compiles_on_an_idle_core_and_a_long_one_always(tmp_pat
     assert not is_worth_compiling_in_background(1.1, 1100, None, idle)
     assert is_worth_compiling_in_background(1.1, 1100, LONG, idle)
     assert is_worth_compiling_in_background(300.0, 1100, None, idle)
+
+
+def test_if_more_than_three_seconds_are_left_an_idle_core_compiles_after_a_fifth_of_a_second(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    idle = machine.cores({0, 1})
+    machine.passes(0.15, idle=[0.0, 1.0])
+    assert not is_worth_compiling_in_background(0.15, 150, LONG, idle)
+    machine.passes(0.05, idle=[0.0, 1.0])
+    assert is_worth_compiling_in_background(0.2, 200, 3000.0, idle)
+    for steps_left in (2900.0, None):
+        assert not is_worth_compiling_in_background(0.2, 200, steps_left, idle)
+
+
+def test_without_an_idle_core_the_first_second_is_too_short_for_an_estimate(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    idle = machine.cores({0, 1})
+    machine.passes(0.9, idle=[0.3, 0.1])
+    assert not is_worth_compiling_in_background(0.9, 900, LONG, idle)
+    # The next second, and no shorter time, is measured again.
+    machine.passes(0.3, idle=[0.0, 1.0])
+    assert not idle.is_one_idle()
+    machine.passes(0.8, idle=[0.0, 1.0])
+    assert is_worth_compiling_in_background(0.9, 900, LONG, idle)
 
 
 def test_a_process_with_one_core_does_not_compile_however_long_it_trains(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ The life of a compiled step, in order:
 6. Otherwise `compilation` forks a process in which the rest happens, while the training goes on in Python:
    a. `tracing` takes two real steps, then records one as a graph of tensor operations, twice. `trace_checks` refuses
       whatever a graph cannot repeat, and `traced_update` makes the optimizer's update part of the graph.
-   b. `building` lets AOTInductor generate C++ code of the graph, and compiles ``run_steps.c``. `generated_code`
-      compiles the C++ code with a class of this project (``step_model.h``) in place of PyTorch's.
-   c. The process moves both libraries to the cache. It outlives the training if that ends first.
-7. `compiled_step` loads the libraries and takes steps with them, several per call and without Python in between.
+   b. `building` lets AOTInductor generate C++ code of the graph. `generated_code` compiles it with a class of this
+      project (``step_model.h``) in place of PyTorch's, and with a loop over many steps (``run_steps.h``).
+   c. The process moves the library to the cache. It outlives the training if that ends first.
+7. `compiled_step` loads the library and takes steps with it, several per call and without Python in between.
 8. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes
    what Python would compute. If not, `compiled_runner` drops it and begins again at 2.
 9. A step that cannot be compiled runs in Python, and one warning says why.

@@ -6,7 +6,6 @@ This code runs in the process of a `Compilation` only. It changes settings of th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
@@ -14,24 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from torch_estimator import files
 from torch_estimator.compile.batch_layout import layouts_as_json, tensor_layouts
 from torch_estimator.compile.generated_code import GeneratedCode
-from torch_estimator.compile.trace_checks import CannotBeCompiled, replaced
+from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.tracing import WRAPS
 
 # Names of the files in the folder of a compiled step.
 STEP_LIBRARY = "step.so"
-LOOP_LIBRARY = "run_steps.so"
 DESCRIPTION = "step.json"
-FORMAT = 1
+FORMAT = 2
 """Version of `DESCRIPTION`."""
-
-_LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
 
 # Inductor compiles these operators to atomic additions, so steps that contain them are compiled for one thread.
 # With several threads, the order of the additions and thus the rounding would differ from run to run.
@@ -44,17 +38,15 @@ def build(
     folder: Path,
     *,
     work: Path,
-    machine_file: Path | None,
     threads: int,
 ) -> None:
-    """Compile a graph into the libraries that `CompiledStep` loads, and write a file that describes the inputs.
+    """Compile a graph into the library that `CompiledStep` loads, and write a file that describes the inputs.
 
     Args:
         graph: A graph of `trace`.
         inputs: The tensors that it was traced with.
-        folder: Where to put the libraries.
+        folder: Where to put the library.
         work: Directory for intermediate files. Inductor does not work in a path with spaces, which ``folder`` may have.
-        machine_file: File that keeps what the compiler can do on this machine; None finds it out anew.
         threads: Number of threads that the step runs with.
 
     Raises:
@@ -63,14 +55,15 @@ def build(
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     import torch._inductor as inductor
     from torch._inductor import config
-    from torch._inductor.cpp_builder import get_cpp_compiler
 
-    # Inductor compiles a test program for each instruction set of the processor, which takes 15 seconds in all.
-    # With this setting, Inductor skips most of these programs.
-    # The function below keeps the results of the remaining programs in a file.
+    # Inductor compiles a test program for each instruction set of the processor, which takes 15 seconds in all. With
+    # this setting, it relies on the processor's list. The rest of the tests is for extensions, for bfloat16, for
+    # instance; without them Inductor leaves out compiler flags that -march=native stands for already.
     config.cpp.vec_isa_ok = True
-    with contextlib.suppress(Exception):
-        _find_instruction_sets(machine_file)
+    with contextlib.suppress(ImportError):
+        from torch._inductor.cpu_vec_isa import VecISA
+
+        VecISA.check_build = lambda *_: False  # type: ignore[method-assign]
     has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
         # With this setting, dropout draws the same random numbers as in Python.
@@ -88,63 +81,18 @@ def build(
     # integers wrap around, as torch's operators do.
     flags = ["-fwrapv"] if graph.meta.get(WRAPS) else []
     try:
-        compiler = get_cpp_compiler()
         with config.patch("cpp_cache_precompile_headers", False):
             generated: Any = inductor.aot_compile(graph, tuple(inputs), options=options)
         code = GeneratedCode.among(generated)
         if operators := code.dispatched_operators():
             raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(operators)}")
         code.compile(folder / STEP_LIBRARY, flags)
-        _build_loop(compiler, folder / LOOP_LIBRARY)
     except CannotBeCompiled:
         raise
     except Exception as error:
         raise CannotBeCompiled(_reason(error)) from error
     description = {"format": FORMAT, "inputs": layouts_as_json(tensor_layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
-
-
-def _find_instruction_sets(machine_file: Path | None) -> None:
-    """Make Inductor test which instruction sets it can use, except those with results of earlier runs in a file.
-
-    Inductor also has a cache, but its cache keeps the compiled test programs and loads them again, so they would have
-    to be protected as compiled steps are. The file only contains whether each test succeeded.
-    """
-    from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
-
-    known = _read_answers(machine_file)
-    answers = dict(known)
-    check_build = VecISA.check_build
-
-    def remembered(isa: VecISA, code: str) -> bool:
-        name = hashlib.sha256(f"{isa.build_arch_flags()}\n{code}".encode()).hexdigest()
-        if name not in answers:
-            answers[name] = check_build(isa, code)
-        return answers[name]
-
-    with replaced(VecISA, "check_build", remembered):
-        valid_vec_isa_list()
-    if machine_file is not None and answers != known:
-        files.write_atomic(machine_file, json.dumps(answers).encode())
-
-
-def _read_answers(machine_file: Path | None) -> dict[str, bool]:
-    """Return the results of Inductor's test programs in a file; an empty dict if the file is absent or damaged."""
-    if machine_file is None:
-        return {}
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        answers = json.loads(machine_file.read_text())
-        if isinstance(answers, dict) and all(isinstance(one, bool) for one in answers.values()):
-            return answers
-    return {}
-
-
-def _build_loop(compiler: str, target: Path) -> None:
-    """Compile ``run_steps.c``, the loop in C that calls the step many times without Python in between."""
-    libraries = Path(torch.__file__).parent / "lib"
-    command = [compiler, "-x", "c", "-O2", "-fPIC", "-shared", str(_LOOP_SOURCE), "-o", str(target)]
-    command += [f"-L{libraries}", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
 
 
 def _reason(error: Exception) -> str:

@@ -120,11 +120,6 @@ class StepCache:
             logger.debug("Compiled steps cannot be reserved in %s (%s).", self._directory, error.strerror)
         return file
 
-    def machine_file(self, key: str) -> Path | None:
-        """Return the path of the file for the compiler's facts about this machine; None if the cache cannot be used."""
-        folder = self._directory.with_name("machine")
-        return folder / f"{key}.json" if self._is_ready(folder) else None
-
     def keep(self, built: Path, key: str) -> Path:
         """Rename a finished folder of `make_build_folder` to the entry of a key, and return the new path.
 

@@ -76,8 +76,7 @@ class Compilation:
         step: The step to compile.
         state: The tensors that the step reads and writes.
         batch: A batch of the layout to compile for.
-        folder: Where to build the libraries.
-        machine_file: File that keeps what the compiler finds out about the machine; None keeps nothing.
+        folder: Where to build the library.
         reserved: A locked file. The child holds the lock until it ends; here the file is closed.
         keep: Moves the built folder to the cache and returns its new path; None if later runs cannot use the step.
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
@@ -95,7 +94,6 @@ class Compilation:
         batch: TensorBatch,
         folder: Path,
         *,
-        machine_file: Path | None,
         reserved: BinaryIO,
         keep: Callable[[Path], Path] | None,
         compute_key: Callable[[], CacheKey],
@@ -118,7 +116,7 @@ class Compilation:
             if is_background:
                 os.nice(_NICENESS)
             graph, inputs = trace(step, state, batch, compute_key)
-            build(graph, inputs, folder, work=work, machine_file=machine_file, threads=threads)
+            build(graph, inputs, folder, work=work, threads=threads)
             return folder if keep is None else keep(folder)
 
         # Collect the exit status of earlier compilations that were left running.

@@ -1,8 +1,8 @@
-"""Compiled training step, loaded from shared libraries.
+"""Compiled training step, loaded from a shared library.
 
 For a small model, one step of machine code takes a fraction of a millisecond. Calling it from Python would take about
 as long again: a tensor object for each input, a call, and the GIL. So the step is called by a loop in C
-(``run_steps.c``). Python prepares the addresses of all inputs of many steps with a few operations of numpy, and calls
+(``run_steps.h``). Python prepares the addresses of all inputs of many steps with a few operations of numpy, and calls
 the loop once. The GIL is released during the call, so that the input thread can prepare the next batches.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.compile.batch_layout import TensorLayout, layouts_as_json, tensor_layouts
-from torch_estimator.compile.building import DESCRIPTION, FORMAT, LOOP_LIBRARY, STEP_LIBRARY
+from torch_estimator.compile.building import DESCRIPTION, FORMAT, STEP_LIBRARY
 from torch_estimator.json_text import parse_json
 
 # PyTorch's C interface numbers dtypes like this (aoti_torch_dtype_*). The numbers are stable across versions.
@@ -71,14 +71,12 @@ class CompiledStep:
         self._layouts = (_LayoutInC * len(wanted))(*map(_layout_in_c, wanted))
         try:
             library = ctypes.CDLL(str(folder / STEP_LIBRARY))
-            loop = ctypes.CDLL(str(folder / LOOP_LIBRARY))
-            self._run = ctypes.cast(library.AOTInductorModelContainerRun, ctypes.c_void_p)
             self._container = ctypes.c_void_p()
             made = library.AOTInductorModelContainerCreateWithDevice(
                 ctypes.byref(self._container), ctypes.c_size_t(1), b"cpu", None
             )
             self._delete = library.AOTInductorModelContainerDelete
-            self._take_steps = loop.take_steps
+            self._take_steps = library.take_steps
         except (OSError, AttributeError) as error:
             raise StepMismatch(str(folder)) from error
         if made != 0:
@@ -136,7 +134,6 @@ class CompiledStep:
             # The C code gets only addresses. The reference to these arrays here keeps their memory allocated.
             _ = state, own, settings
             return self._take_steps(  # type: ignore[no-any-return]
-                self._run,
                 self._container,
                 self._layouts,
                 ctypes.c_void_p(state_address),
@@ -151,7 +148,7 @@ class CompiledStep:
 
 
 class _LayoutInC(ctypes.Structure):
-    """Shape, strides and dtype of a tensor, as ``struct layout`` of ``run_steps.c``."""
+    """Shape, strides and dtype of a tensor, as ``struct layout`` of ``run_steps.h``."""
 
     _fields_ = (
         ("ndim", ctypes.c_int64),

@@ -34,6 +34,10 @@ _MAX_COUNTED = 64
 
 # Measure steps in Python for this time before estimating how long the rest of a training takes.
 _MEASURE_STEPS_SECS = 1.0
+# If after a shorter time the rest is estimated to take so long, compile in the background at once. In a shorter
+# training it would count that the compiler slows the training down by a tenth.
+_FIRST_MEASURE_SECS = 0.2
+_LONG_SECS = 3.0
 # Pause a training to compile (10 to 20 seconds) only if its remaining steps take at least this long in Python.
 _WORTH_SECS = 20.0
 # If no core is idle, compile only if the remaining steps take at least this many times `_WORTH_SECS` in Python.
@@ -131,9 +135,12 @@ def is_worth_compiling_in_background(
         steps_left: Number of steps until training ends, or None if that is not known.
         idle: Measures the cores that this process may use.
     """
-    if eager_secs < _MEASURE_STEPS_SECS or idle.cores < 2:
+    if eager_secs < _FIRST_MEASURE_SECS or idle.cores < 2:
         return False
-    return idle.is_one_idle() or _secs_left(eager_secs, eager_steps, steps_left) >= _BUSY_FACTOR * _WORTH_SECS
+    secs_left = _secs_left(eager_secs, eager_steps, steps_left)
+    if eager_secs < _MEASURE_STEPS_SECS:
+        return secs_left >= _LONG_SECS and idle.is_one_idle()
+    return idle.is_one_idle() or secs_left >= _BUSY_FACTOR * _WORTH_SECS
 
 
 def missing_core(eager_secs: float, idle: IdleCores) -> str:
@@ -191,17 +198,19 @@ class IdleCores:
         self._clock = clock
         self._is_one_idle = False
         self._last = self._measure()
+        self._next = self._last[0] + _FIRST_MEASURE_SECS
         self.cores = min(len(self._allowed), *(quota.cores for quota in self._quotas), float("inf"))
 
     def is_one_idle(self) -> bool:
         """Return whether at least half a core was idle in the time between the last two measurements.
 
-        A new measurement is made once a second at most. The answer is False until there are two measurements, and on
-        systems that do not publish these counters.
+        The first measurement is made with the object, the second 0.2 seconds later at the earliest, and from then on
+        one per second at most. The answer is False until there are two measurements, and on systems that do not publish
+        these counters.
         """
-        if self._clock() - self._last[0] >= _MEASURE_IDLE_SECS:
+        if self._clock() >= self._next:
             before, now = self._last, self._measure()
-            self._last = now
+            self._last, self._next = now, now[0] + _MEASURE_IDLE_SECS
             elapsed = now[0] - before[0]
             idle, *used = ((after - earlier) / elapsed for after, earlier in zip(now[1:], before[1:], strict=True))
             # The CPU quota of a control group limits this process even if cores are idle.

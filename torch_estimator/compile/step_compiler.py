@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_estimator.compile.batch_layout import BatchLayout
 from torch_estimator.compile.cache import StepCache, entry_key
-from torch_estimator.compile.cache_key import CacheKey, environment_digest, machine_digest
+from torch_estimator.compile.cache_key import CacheKey, environment_digest
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
 from torch_estimator.train.batches import TensorBatch
@@ -105,7 +105,6 @@ class StepCompiler:
             self._state,
             batch,
             folder,
-            machine_file=self._cache.machine_file(machine_digest()),
             reserved=reserved,
             keep=keep,
             compute_key=self._compute_key,

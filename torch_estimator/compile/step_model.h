@@ -2,7 +2,7 @@
 
    generated_code.py puts this file in place of the classes that Inductor's output includes. Those also manage constants,
    devices and pools of models, which a training step has none of. They take g++ three seconds to compile, and this file
-   takes half a second. The names are those of PyTorch, so that the generated code and the caller (run_steps.c) work
+   takes half a second. The names are those of PyTorch, so that the generated code and the caller (run_steps.h) work
    with either.
 
    There is no lock around a run, unlike in PyTorch's classes: each CompiledStep of Python makes a model of its own, and

@@ -42,15 +42,7 @@ def environment_digest(threads: int) -> str:
     Args:
         threads: Number of threads that the program is compiled for.
     """
-    return _digest([*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()])
-
-
-def machine_digest() -> str:
-    """Return a hash of the machine, the compiler and library versions, as a key for facts about this machine."""
-    return _digest([*_machine(), *_variables()])
-
-
-def _digest(facts: list[str]) -> str:
+    facts = [*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()]
     return sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
