@@ -61,7 +61,7 @@ def block_of(batches: Batches) -> BatchBlock:
     tensors = flatten(inputs)
     addresses = np.array([tensor.data_ptr() for tensor in tensors or ()], np.int64)
     structure = repr(tree.map(lambda _: 0, inputs))
-    layout = None if tensors is None else BatchLayout(structure, tensor_layouts(tensors))
+    layout = None if tensors is None else BatchLayout(structure, tensor_layouts(list(map(with_plain_strides, tensors))))
     return BatchBlock(batches.whole, batch_size(first.features), layout, addresses)
 
 
@@ -77,21 +77,24 @@ def flatten(value: Any) -> list[Tensor] | None:
 
 
 def tensor_layouts(tensors: list[Tensor]) -> TensorLayouts:
-    """Return the shape, strides and dtype of each tensor.
+    """Return the shape, strides and dtype of each tensor."""
+    return tuple([(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
 
-    After the rows, the stride of a dimension of size 1 is given as 1: nothing depends on it, and numpy keeps any number
-    there, such as the length of the piece of input that the batch is in.
+
+def with_plain_strides(tensor: Tensor) -> Tensor:
+    """Return a tensor of a batch with the strides of a new tensor in all dimensions of size 1, except that of the rows.
+
+    No number depends on such a stride, and numpy keeps any there, such as the length of the piece of input that the
+    batch is in. But operators choose the strides of their results by it, as convolutions do for images of one channel,
+    so a step must be traced with the strides that it runs with.
     """
-    return tuple([(tensor.shape, _strides(tensor), tensor.dtype) for tensor in tensors])
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    strides, shape = tensor.stride(), tensor.shape
+    shape, strides = tensor.shape, list(tensor.stride())
     if 1 not in shape[1:]:
-        return strides
-    return strides[:1] + tuple(
-        [1 if size == 1 else stride for size, stride in zip(shape[1:], strides[1:], strict=True)]
-    )
+        return tensor
+    for dim in range(len(shape) - 1, 0, -1):
+        if shape[dim] == 1:
+            strides[dim] = shape[dim + 1] * strides[dim + 1] if dim + 1 < len(shape) else 1
+    return tensor.as_strided(shape, strides, tensor.storage_offset())
 
 
 def layouts_as_json(layouts: TensorLayouts) -> list[Any]:

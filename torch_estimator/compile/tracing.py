@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from torch_estimator import tree
 from torch_estimator.compile import trace_checks
-from torch_estimator.compile.batch_layout import flatten, step_inputs
+from torch_estimator.compile.batch_layout import flatten, step_inputs, with_plain_strides
 from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.traced_update import prefer_tensor_paths, put_back, replaceable, update_traced
@@ -56,9 +56,10 @@ def trace(
     from torch.fx.experimental.proxy_tensor import make_fx
 
     inputs_of_step = step_inputs(batch)
-    batch_tensors = flatten(inputs_of_step)
-    if batch_tensors is None:
+    if flatten(inputs_of_step) is None:
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
+    inputs_of_step = tree.map(with_plain_strides, inputs_of_step)
+    batch_tensors = tree.leaves(inputs_of_step)
     trace_checks.check_optimizer_hooks(step)
     # Check the loss here, even if this training has already checked its first loss.
     # Compiled steps do not check the loss, not even in a later training that loads the step from the cache.

@@ -1,0 +1,125 @@
+"""Compiled steps train the layers of torch.nn as Python does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_estimator as te
+from tests.jobs import variables
+
+
+class Attention(nn.Module):
+    """Self-attention with one input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.attention(rows, rows, rows)[0]
+
+
+class Recurrent(nn.Module):
+    """A GRU without its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(8, 4, batch_first=True)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.gru(rows)[0]
+
+
+class Around(nn.Module):
+    """A layer between two linear ones, and the shape of its input."""
+
+    def __init__(self, layer: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.first = nn.Linear(48, 48)
+        self.layer = layer
+        with torch.no_grad():
+            width = layer.eval()(torch.zeros(2, *shape)).flatten(1).shape[1]
+        layer.train()
+        self.last = nn.Linear(width, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        inputs = self.first(rows).reshape(-1, *self.shape)
+        return self.last(self.layer(inputs).flatten(1))
+
+
+class Image(nn.Module):
+    """A convolution of the batch itself, as images of one channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 4, 3)
+        self.pool = nn.MaxPool2d(2)
+        self.last = nn.Linear(24, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.last(self.pool(torch.relu(self.convolution(rows[:, None].reshape(-1, 1, 6, 8)))).flatten(1))
+
+
+def channels_last() -> nn.Module:
+    layer = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+    return layer.to(memory_format=torch.channels_last)
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Conv1d of one channel": (lambda: nn.Conv1d(1, 4, 3), (1, 48)),
+    "Conv2d in channels-last": (lambda: nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last), (1, 6, 8)),
+    "Conv2d to one channel": (lambda: nn.Conv2d(3, 1, 3), (3, 4, 4)),
+    "Conv2d by channel": (lambda: nn.Conv2d(3, 3, 3, groups=3), (3, 4, 4)),
+    "Conv3d": (lambda: nn.Conv3d(1, 2, 2), (1, 3, 4, 4)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(1, 2, 2, stride=2), (1, 6, 8)),
+    "several in channels-last": (channels_last, (3, 4, 4)),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d(1), (3, 4, 4)),
+    "GroupNorm": (lambda: nn.GroupNorm(3, 6), (6, 8)),
+    "InstanceNorm1d": (lambda: nn.InstanceNorm1d(3, affine=True), (3, 16)),
+    "LayerNorm": (lambda: nn.LayerNorm([6, 8]), (6, 8)),
+    "PReLU": (lambda: nn.PReLU(6), (6, 8)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=2), (3, 4, 4)),
+    "Dropout": (lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.2)), (6, 8)),
+    "MultiheadAttention": (Attention, (6, 8)),
+    "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (6, 8)),
+    "GRU": (Recurrent, (6, 8)),
+}
+
+
+def assert_trains_as_in_python(folder: Path, module: Callable[[], nn.Module]) -> None:
+    """Check that a few compiled steps give the same weights as steps in Python."""
+    rng = np.random.default_rng(0)
+    rows, labels = (rng.normal(size=(64, width)).astype(np.float32) for width in (48, 1))
+
+    def train(compile: bool) -> dict[str, np.ndarray]:
+        torch.manual_seed(0)
+        estimator = te.Estimator.from_module(
+            module(),
+            head=te.RegressionHead(),
+            optimizer=te.optim.GradientDescent(lr=0.05),
+            model_dir=str(folder / str(compile)),
+            config=te.RunConfig(compile=compile, random_seed=1),
+        )
+        return variables(estimator.train(lambda: te.data.Dataset.from_arrays(rows, labels).repeat().batch(8), steps=5))
+
+    python, compiled = train(False), train(True)
+    for name, value in python.items():
+        np.testing.assert_allclose(compiled[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_images_of_one_channel(tmp_path: Path) -> None:
+    assert_trains_as_in_python(tmp_path, Image)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(tmp_path: Path, name: str) -> None:
+    layer, shape = LAYERS[name]
+    assert_trains_as_in_python(tmp_path, lambda: Around(layer(), shape))
