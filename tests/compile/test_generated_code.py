@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,6 +145,10 @@ def test_where_the_shortened_code_is_refused_the_code_as_it_is_computes_the_same
     assert compilations() == [8, 8]
     assert_same_variables(as_it_is, shortened)
     # PyTorch's own classes have more symbols, so the two are different libraries.
-    sizes = [one.stat().st_size for one in tmp_path.rglob(STEP_LIBRARY)]
+    libraries = list(tmp_path.rglob(STEP_LIBRARY))
+    sizes = [one.stat().st_size for one in libraries]
     assert len(sizes) == 2
     assert max(sizes) > 2 * min(sizes)
+    headers = subprocess.run(["readelf", "-lW", *libraries], check=True, capture_output=True, text=True).stdout
+    assert headers.count("GNU_STACK") == 2
+    assert "RWE" not in headers

@@ -124,7 +124,9 @@ def _command(flags: Path, *, inputs: Sequence[Path]) -> list[str]:
     given: dict[str, Any] = json.loads(flags.read_text())
     # The linker would take 0.2 seconds to read the symbols of libtorch_cpu.so. Loading libtorch.so loads it as well.
     given["libraries"].remove("torch_cpu")
-    arguments = [given["compiler"], "-Wl,--no-as-needed", *map(str, inputs)]
+    # Without the last flag, one of Inductor's object files makes the library ask for an executable stack. Newer systems
+    # (glibc 2.41) do not load such a library.
+    arguments = [given["compiler"], "-Wl,--no-as-needed,-z,noexecstack", *map(str, inputs)]
     for name, prefix in (
         ("definitions", "-D"),
         ("cflags", "-"),

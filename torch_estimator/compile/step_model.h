@@ -10,10 +10,12 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <c10/util/generic_math.h>
@@ -36,6 +38,35 @@
 
 namespace torch::aot_inductor {
 
+/* A tensor in the generated code, in place of most of PyTorch's RAIIAtenTensorHandle. It has no destructor: the model
+   frees, at the end of a run, what the code has not reset. Destructors would free a hundred tensors wherever an
+   exception may leave the code, which takes g++ 0.3 seconds to compile. Copies share the place of the handle, so that
+   nothing is freed twice. */
+class StepTensor {
+  public:
+    explicit StepTensor(AtenTensorHandle *place) : place_(place) {
+    }
+    operator AtenTensorHandle() const {
+        return *place_;
+    }
+    AtenTensorHandle get() const {
+        return *place_;
+    }
+    AtenTensorHandle release() {
+        return std::exchange(*place_, nullptr);
+    }
+    [[gnu::noinline]] void reset() {
+        if (AtenTensorHandle handle = release(); handle != nullptr)
+            aoti_torch_delete_tensor_object(handle);
+    }
+    [[gnu::noinline]] void *data_ptr() const {
+        return get_data_ptr_wrapper(*place_);
+    }
+
+  private:
+    AtenTensorHandle *place_;
+};
+
 class AOTInductorModelKernelsBase {
   public:
     virtual ~AOTInductorModelKernelsBase() = default;
@@ -45,12 +76,19 @@ class AOTInductorModel {
   public:
     AOTInductorModel();
     ~AOTInductorModel() {
+        free();
         for (const Kept &one : kept_)
             if (one.tensor != nullptr)
                 aoti_torch_delete_tensor_object(one.tensor);
     }
     void run_impl(AtenTensorHandle *inputs, AtenTensorHandle *outputs, DeviceStreamType stream,
                   AOTIProxyExecutorHandle proxy_executor);
+
+    /* Frees the tensors of a run. */
+    void free() {
+        while (n_owned_ > 0)
+            StepTensor(&owned_[--n_owned_]).reset();
+    }
 
   private:
     /* A tensor that a place in the generated code makes, kept for the next step. */
@@ -82,8 +120,9 @@ class AOTInductorModel {
         return aoti_torch_new_tensor_handle(one.tensor, made);
     }
 
-    AOTITorchError empty(size_t number, int64_t n_dims, const int64_t *sizes, const int64_t *strides, int32_t dtype,
-                         int32_t device_type, int32_t device, AtenTensorHandle *made) {
+    [[gnu::noinline]] AOTITorchError empty(size_t number, int64_t n_dims, const int64_t *sizes, const int64_t *strides,
+                                           int32_t dtype, int32_t device_type, int32_t device,
+                                           AtenTensorHandle *made) {
         auto make = [&](AtenTensorHandle *tensor) {
             return aoti_torch_empty_strided(n_dims, sizes, strides, dtype, device_type, device, tensor);
         };
@@ -91,15 +130,16 @@ class AOTInductorModel {
         return n_dims == 1 && dtype == aoti_torch_dtype_uint8() ? kept(number, nullptr, made, make) : make(made);
     }
 
-    AOTITorchError buffer(size_t number, AtenTensorHandle pool, int64_t offset, int32_t dtype, int64_t n_dims,
-                          const int64_t *sizes, const int64_t *strides, AtenTensorHandle *made) {
+    [[gnu::noinline]] AOTITorchError buffer(size_t number, AtenTensorHandle pool, int64_t offset, int32_t dtype,
+                                            int64_t n_dims, const int64_t *sizes, const int64_t *strides,
+                                            AtenTensorHandle *made) {
         return kept(number, get_data_ptr_wrapper(pool), made, [&](AtenTensorHandle *tensor) {
             return aoti_torch__alloc_from_pool(pool, offset, dtype, n_dims, sizes, strides, tensor);
         });
     }
 
-    AtenTensorHandle view(size_t number, AtenTensorHandle of, int64_t n_dims, const int64_t *sizes,
-                          const int64_t *strides, int64_t offset) {
+    [[gnu::noinline]] AtenTensorHandle view(size_t number, AtenTensorHandle of, int64_t n_dims, const int64_t *sizes,
+                                            const int64_t *strides, int64_t offset) {
         AtenTensorHandle made = nullptr;
         AOTI_TORCH_ERROR_CODE_CHECK(kept(number, get_data_ptr_wrapper(of), &made, [&](AtenTensorHandle *tensor) {
             return aoti_torch__reinterpret_tensor(of, n_dims, sizes, strides, offset, tensor);
@@ -107,23 +147,49 @@ class AOTInductorModel {
         return made;
     }
 
+    /* Takes a handle, to free it at the end of the run at the latest. */
+    [[gnu::noinline]] StepTensor owned(AtenTensorHandle handle) {
+        if (n_owned_ == owned_.size())
+            owned_.emplace_back();
+        AtenTensorHandle &place = owned_[n_owned_++];
+        place = handle;
+        return StepTensor(&place);
+    }
+
+    /* A tensor that has an owner would be freed twice. */
+    template <typename Owner> StepTensor owned(const Owner &) = delete;
+
+    std::vector<StepTensor> owned(AtenTensorHandle *handles, size_t n) {
+        std::vector<StepTensor> tensors;
+        tensors.reserve(n);
+        for (size_t i = 0; i < n; i++)
+            tensors.push_back(owned(handles[i]));
+        return tensors;
+    }
+
     [[maybe_unused]] int32_t device_idx_ = -1;
     std::unique_ptr<AOTInductorModelKernelsBase> kernels_;
     std::vector<Kept> kept_;
+    /* A deque does not move the handles when it grows. */
+    std::deque<AtenTensorHandle> owned_;
+    size_t n_owned_ = 0;
 };
 
-/* Switches gradients off, which operators with an output argument require, and back to what was before. */
-class WithoutGradients {
+/* Switches gradients off for a run, which operators with an output argument require; restores them and frees the run's
+   tensors at its end. */
+class Run {
   public:
-    WithoutGradients() : before_(aoti_torch_grad_mode_is_enabled()) {
+    explicit Run(AOTInductorModel *model) : model(model), gradients_(aoti_torch_grad_mode_is_enabled()) {
         aoti_torch_grad_mode_set_enabled(false);
     }
-    ~WithoutGradients() {
-        aoti_torch_grad_mode_set_enabled(before_);
+    ~Run() {
+        model->free();
+        aoti_torch_grad_mode_set_enabled(gradients_);
     }
+    AOTInductorModel *model;
 
   private:
-    bool before_;
+    bool gradients_;
 };
 
 } // namespace torch::aot_inductor
@@ -145,10 +211,9 @@ AOTIRuntimeError AOTInductorModelContainerDelete(AOTInductorModelContainerHandle
 AOTIRuntimeError AOTInductorModelContainerRun(AOTInductorModelContainerHandle container, AtenTensorHandle *inputs,
                                               size_t, AtenTensorHandle *outputs, size_t, AOTInductorStreamHandle,
                                               AOTIProxyExecutorHandle) {
-    torch::aot_inductor::WithoutGradients guard;
+    torch::aot_inductor::Run run(reinterpret_cast<torch::aot_inductor::AOTInductorModel *>(container));
     try {
-        reinterpret_cast<torch::aot_inductor::AOTInductorModel *>(container)->run_impl(inputs, outputs, nullptr,
-                                                                                       nullptr);
+        run.model->run_impl(inputs, outputs, nullptr, nullptr);
     } catch (const std::exception &error) {
         std::cerr << "Error: " << error.what() << '\n';
         return AOTI_RUNTIME_FAILURE;
@@ -165,3 +230,8 @@ AOTIRuntimeError AOTInductorModelContainerRun(AOTInductorModelContainerHandle co
 #define aoti_torch_empty_strided(...) this->empty(__COUNTER__, __VA_ARGS__)
 #define aoti_torch__alloc_from_pool(...) this->buffer(__COUNTER__, __VA_ARGS__)
 #define reinterpret_tensor_wrapper(...) this->view(__COUNTER__, __VA_ARGS__)
+
+/* It takes ownership of a tensor with these. Variables that it declares with the type are of PyTorch's class. */
+#define RAIIAtenTensorHandle(...) this->owned(__VA_ARGS__)
+#define wrap_with_raii_handle_if_needed(...) this->owned(__VA_ARGS__)
+#define steal_from_raw_handles_to_raii_handles(...) this->owned(__VA_ARGS__)
