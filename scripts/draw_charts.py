@@ -46,7 +46,6 @@ class Panel:
 
 _OURS = {
     "ours, very first run": "torch-estimator, first run",
-    "ours, another model before on this machine": "torch-estimator, another model before",
     "ours, a later run": "torch-estimator, later run",
     "ours, compile=no": "torch-estimator, compile=False",
 }

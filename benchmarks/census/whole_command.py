@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,14 +16,11 @@ BATCH, STEPS = 40, 12_000
 _MOST_SECONDS = 300.0
 _STEPS = "steps"  # As in `cache_variables`.
 TENSORFLOW, FIRST, LATER = "tensorflow", "ours, very first run", "ours, a later run"
-OTHER, PYTHON = "ours, another model before on this machine", "ours, compile=no"
+PYTHON = "ours, compile=no"
 
 
 def measure(setup: Setup) -> Part:
-    """Runs TensorFlow, and ours: in Python, and with what is kept of compiled code.
-
-    That is nothing, what the compiler knows of the machine, and all that the very first run left behind.
-    """
+    """Runs TensorFlow, and ours: with no compiled code, with what the very first run left behind, and in Python."""
     steps = 60 if setup.quick else STEPS
     with TemporaryDirectory() as folder:
         caches = _Caches(Path(folder))
@@ -34,7 +30,6 @@ def measure(setup: Setup) -> Part:
             LATER: lambda: ours(setup.compile, variables=caches.kept()),
         }
         if setup.compile != "no":
-            sides[OTHER] = lambda: ours(setup.compile, variables=caches.of_the_machine())
             sides[PYTHON] = lambda: ours("no", variables=caches.kept())
         if TENSORFLOW in setup.peers:
             sides = {TENSORFLOW: partial(_run, setup, setup.peers[TENSORFLOW], steps), **sides}
@@ -84,16 +79,6 @@ class _Caches:
         self._wait()
         self._count += 1
         return self.kept()
-
-    def of_the_machine(self) -> dict[str, str]:
-        """A copy of that of this round without its steps."""
-        self._wait()
-        copy = self._folder / f"{self._count}-machine"
-        known = self._folder / str(self._count) / _STEPS / "machine"
-        # There is nothing to copy if the very first run did not compile.
-        if known.is_dir():
-            shutil.copytree(known, copy / _STEPS / "machine")
-        return cache_variables(copy)
 
     def kept(self) -> dict[str, str]:
         """That of this round, as the very first run has left it."""
