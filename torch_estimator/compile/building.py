@@ -112,4 +112,4 @@ def _reason(error: Exception) -> str:
     if "aliased inputs" in text:
         return "two of its tensors share memory, as a parameter and a view of it do"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {line}"
+    return f"{type(error).__name__}: {line}".rstrip(": ")

@@ -1,6 +1,6 @@
 """Policy of compilation: which batch shapes are compiled, and when compiling saves time.
 
-`ShapePolicy` answers the first question. The second depends on what a compiler costs: 10 to 20 seconds of one core,
+`ShapePolicy` answers the first question. The second depends on what a compiler costs: 5 to 20 seconds of one core,
 after which a step is three to ten times as fast. A runner that pauses the training for it asks `is_worth_waiting`. A
 runner that compiles in another process asks `is_worth_compiling_in_background`, which measures with `IdleCores` whether
 a core is free for that process.
@@ -125,6 +125,7 @@ def is_worth_compiling_in_background(
 ) -> bool:
     """Return whether to compile a step in another process while the training goes on.
 
+    The answer is False until steps have taken a second, or 0.2 seconds if the rest will take 3 seconds or longer.
     On an idle core, compiling costs the training nothing; even if this training ends too soon to gain, the next run of
     the same program finds the compiled step in the cache. If no core is idle, only a long training compiles. A process
     that may use a single core never does.
