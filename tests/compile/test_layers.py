@@ -67,6 +67,28 @@ class Image(nn.Module):
         return self.last(self.pool(torch.relu(self.convolution(rows[:, None].reshape(-1, 1, 6, 8)))).flatten(1))
 
 
+class InPlace(nn.Module):
+    """A module that changes its input, and so the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(48, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.out(rows.mul_(0.5))
+
+
+class TimesZero(nn.Module):
+    """A module that multiplies NaN by zero, which gives NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(48, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.out(rows) + rows.log().sum(1, keepdim=True) * 0
+
+
 def channels_last() -> nn.Module:
     layer = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
     return layer.to(memory_format=torch.channels_last)
@@ -93,29 +115,39 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def assert_trains_as_in_python(folder: Path, module: Callable[[], nn.Module]) -> None:
-    """Check that a few compiled steps give the same weights as steps in Python."""
+def train(folder: Path, module: Callable[[], nn.Module], compile: bool) -> dict[str, np.ndarray]:
+    """Take five steps, and return the weights."""
     rng = np.random.default_rng(0)
     rows, labels = (rng.normal(size=(64, width)).astype(np.float32) for width in (48, 1))
+    torch.manual_seed(0)
+    estimator = te.Estimator.from_module(
+        module(),
+        head=te.RegressionHead(),
+        optimizer=te.optim.GradientDescent(lr=0.05),
+        model_dir=str(folder / str(compile)),
+        config=te.RunConfig(compile=compile, random_seed=1),
+    )
+    return variables(estimator.train(lambda: te.data.Dataset.from_arrays(rows, labels).repeat().batch(8), steps=5))
 
-    def train(compile: bool) -> dict[str, np.ndarray]:
-        torch.manual_seed(0)
-        estimator = te.Estimator.from_module(
-            module(),
-            head=te.RegressionHead(),
-            optimizer=te.optim.GradientDescent(lr=0.05),
-            model_dir=str(folder / str(compile)),
-            config=te.RunConfig(compile=compile, random_seed=1),
-        )
-        return variables(estimator.train(lambda: te.data.Dataset.from_arrays(rows, labels).repeat().batch(8), steps=5))
 
-    python, compiled = train(False), train(True)
+def assert_trains_as_in_python(folder: Path, module: Callable[[], nn.Module]) -> None:
+    """Check that a few compiled steps give the same weights as steps in Python."""
+    python, compiled = train(folder, module, False), train(folder, module, True)
     for name, value in python.items():
         np.testing.assert_allclose(compiled[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_images_of_one_channel(tmp_path: Path) -> None:
     assert_trains_as_in_python(tmp_path, Image)
+
+
+def test_a_module_that_changes_its_input(tmp_path: Path) -> None:
+    assert_trains_as_in_python(tmp_path, InPlace)
+
+
+def test_nan_times_zero_stops_the_training(tmp_path: Path) -> None:
+    with pytest.raises(te.NanLossDuringTrainingError):
+        train(tmp_path, TimesZero, True)
 
 
 @pytest.mark.slow

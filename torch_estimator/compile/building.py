@@ -68,6 +68,8 @@ def build(
     options = {
         # With this setting, dropout draws the same random numbers as in Python.
         "fallback_random": True,
+        # With this setting, what is multiplied by zero stays NaN or infinite if it was.
+        "joint_graph_constant_folding": False,
         "cpp.threads": 1 if has_atomic_additions else threads,
         "compile_threads": 1,
         # Place the buffers of a step in one piece of memory. Allocating each of them takes longer than most kernels.

@@ -11,7 +11,9 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from torch_estimator import tree
 from torch_estimator.compile.batch_layout import BatchBlock, BatchLayout, block_of, step_inputs
 from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.cache_key import CacheKey
@@ -313,7 +315,9 @@ class CompiledRunner(StepRunner):
         """Record the model's summaries in an extra forward pass in Python, because compiled code records none."""
         with noting_batch(self._step.module, batch.features, batch.labels):
             others = self._compiler.tensors if self._compiler is not None else ()
-            context.summaries = self._observer.observe(lambda: self._step.loss(*step_inputs(batch)), others)
+            # The step has to get the batch as it was, even if the forward pass changes its inputs in place.
+            inputs = tree.map(Tensor.clone, step_inputs(batch))
+            context.summaries = self._observer.observe(lambda: self._step.loss(*inputs), others)
 
     def _settings_by_step(self, steps: int) -> tuple[np.ndarray, bool]:
         """Return the values of changing settings, such as learning rates, for each next step; advance the schedules.
