@@ -217,3 +217,31 @@ def test_an_evaluation_in_memory_has_buffers_that_torch_does_not_save(tmp_path: 
     hook = te.InMemoryEvaluatorHook(ours, lambda: (x, y), every_n_iter=5)
     ours.train(input_fn(x, y), steps=10, hooks=[hook])
     assert "mean" in variables(ours)
+
+
+class Summed(nn.Module):
+    """A module whose loss depends on the sum of a parameter, so that all elements of its gradient are one in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 1)
+        self.shifts = nn.Parameter(torch.ones(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x) + 0.01 * self.shifts.sum()
+
+
+def test_a_fused_optimizer_gets_gradients_that_lie_in_memory_as_their_parameters(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Summed()
+    ours = estimator(
+        copy.deepcopy(module),
+        tmp_path,
+        loss=loss,
+        optimizer=partial(torch.optim.Adam, lr=0.01, fused=True),
+        settings={"compile": False},
+    )
+    ours.train(input_fn(*data()), steps=20)
+    train_by_hand(module, [torch.optim.Adam(module.parameters(), lr=0.01, fused=True)], loss, *data(), steps=20)
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(ours.get_variable_value(name), parameter.detach().numpy(), rtol=1e-5)

@@ -268,7 +268,7 @@ class TrainStep:
     def assign(self, left: Sequence[Tensor | None]) -> None:
         """Set ``grad`` of the parameters in `other_optimizers` to the gradients that `compute` returned."""
         for parameter, gradient in zip(self._torch_parameters, left, strict=True):
-            parameter.grad = gradient
+            parameter.grad = None if gradient is None else _laid_out(gradient, parameter)
 
     @property
     def groups(self) -> list[LiveGroup]:
@@ -334,6 +334,17 @@ class TrainStep:
 def _readable(gradient: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
     """Return a gradient in a form that its optimizer accepts. For optimizers of this package, make it dense."""
     return gradient.to_dense() if gradient.is_sparse and isinstance(optimizer, Optimizer) else gradient
+
+
+def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient with the strides of its parameter, as ``backward`` leaves it.
+
+    Fused optimizers of `torch.optim` read both element by element as they lie in memory. The gradient of a sum, for
+    instance, has one element in memory.
+    """
+    if gradient.layout != torch.strided or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
 
 
 def _clip(clipping: Clipping, gradients: list[Gradient | None], places: Sequence[int]) -> None:
