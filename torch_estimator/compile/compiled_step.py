@@ -1,7 +1,7 @@
 """Compiled training step, loaded from a shared library.
 
 For a small model, one step of machine code takes a fraction of a millisecond. Calling it from Python would take about
-as long again: a tensor object for each input, a call, and the GIL. So the step is called by a loop in C
+as long again: a tensor object for each input, a call, and the GIL. So the step is called by a loop in C++
 (``run_steps.h``). Python prepares the addresses of all inputs of many steps with a few operations of numpy, and calls
 the loop once. The GIL is released during the call, so that the input thread can prepare the next batches.
 """
@@ -131,7 +131,7 @@ class CompiledStep:
         state_address, own_address, losses_address = state.ctypes.data, own.ctypes.data, losses.ctypes.data
 
         def run(first: int, count: int) -> int:
-            # The C code gets only addresses. The reference to these arrays here keeps their memory allocated.
+            # The loop gets only addresses. The reference to these arrays here keeps their memory allocated.
             _ = state, own, settings
             return self._take_steps(  # type: ignore[no-any-return]
                 self._container,
