@@ -89,6 +89,20 @@ class TimesZero(nn.Module):
         return self.out(rows) + rows.log().sum(1, keepdim=True) * 0
 
 
+class Products(nn.Module):
+    """Products with matrices by rows and by columns, of which some have more than 256 columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(48, 300)
+        self.second = nn.Linear(300, 270, bias=False)
+        self.weights = nn.Parameter(torch.randn(270, 33) / 16)
+        self.last = nn.Linear(33, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.last(self.second(self.first(rows).tanh()).tanh() @ self.weights)
+
+
 def channels_last() -> nn.Module:
     layer = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
     return layer.to(memory_format=torch.channels_last)
@@ -115,10 +129,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def train(folder: Path, module: Callable[[], nn.Module], compile: bool) -> dict[str, np.ndarray]:
+def train(folder: Path, module: Callable[[], nn.Module], compile: bool, batch_size: int = 8) -> dict[str, np.ndarray]:
     """Take five steps, and return the weights."""
     rng = np.random.default_rng(0)
-    rows, labels = (rng.normal(size=(64, width)).astype(np.float32) for width in (48, 1))
+    rows, labels = (rng.normal(size=(max(64, batch_size), width)).astype(np.float32) for width in (48, 1))
     torch.manual_seed(0)
     estimator = te.Estimator.from_module(
         module(),
@@ -127,14 +141,26 @@ def train(folder: Path, module: Callable[[], nn.Module], compile: bool) -> dict[
         model_dir=str(folder / str(compile)),
         config=te.RunConfig(compile=compile, random_seed=1),
     )
-    return variables(estimator.train(lambda: te.data.Dataset.from_arrays(rows, labels).repeat().batch(8), steps=5))
+    dataset = te.data.Dataset.from_arrays(rows, labels).repeat()
+    return variables(estimator.train(lambda: dataset.batch(batch_size), steps=5))
 
 
-def assert_trains_as_in_python(folder: Path, module: Callable[[], nn.Module]) -> None:
+def assert_trains_as_in_python(folder: Path, module: Callable[[], nn.Module], batch_size: int = 8) -> None:
     """Check that a few compiled steps give the same weights as steps in Python."""
-    python, compiled = train(folder, module, False), train(folder, module, True)
+    python, compiled = (train(folder, module, compile, batch_size) for compile in (False, True))
     for name, value in python.items():
         np.testing.assert_allclose(compiled[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("batch_size", "threads"), [(300, 1), (64, 2)])
+def test_matrix_products(tmp_path: Path, batch_size: int, threads: int) -> None:
+    # On processors with AVX-512 that are not made by Intel, matrix_product.h computes these.
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_trains_as_in_python(tmp_path, Products, batch_size)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_images_of_one_channel(tmp_path: Path) -> None:

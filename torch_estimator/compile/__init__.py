@@ -20,7 +20,8 @@ The life of a compiled step, in order:
    a. `tracing` takes two real steps, then records one as a graph of tensor operations, twice. `trace_checks` refuses
       whatever a graph cannot repeat, and `traced_update` makes the optimizer's update part of the graph.
    b. `building` lets AOTInductor generate C++ code of the graph. `generated_code` compiles it with a class of this
-      project (``step_model.h``) in place of PyTorch's, and with a loop over many steps (``run_steps.h``).
+      project (``step_model.h``) in place of PyTorch's, with a loop over many steps (``run_steps.h``), and on some
+      processors with matrix products by oneDNN (``matrix_product.h``).
    c. The process moves the library to the cache. It outlives the training if that ends first.
 7. `compiled_step` loads the library and takes steps with it, several per call and without Python in between.
 8. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes

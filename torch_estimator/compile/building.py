@@ -99,17 +99,14 @@ def build(
 
 def _reason(error: Exception) -> str:
     """Return why compiling failed, in words that fit after "because"."""
-    if isinstance(error, subprocess.CalledProcessError):
-        text = str(error.stderr)
-    elif isinstance(error, FileNotFoundError):
-        return f"there is no C++ compiler ({error})"
-    else:
-        text = str(error)
+    # Inductor puts its own error around most others.
+    error = getattr(error, "inner_exception", error)
+    text = str(error.stderr if isinstance(error, subprocess.CalledProcessError) else error)
     if "DynamicOutputShape" in type(error).__name__ or "DynamicOutputShape" in text:
         return (
             "the shape of a tensor depends on numbers, as with a boolean mask in brackets; torch.where keeps the shape"
         )
-    if "InvalidCxxCompiler" in f"{type(error).__name__} {text}":
+    if isinstance(error, FileNotFoundError) or "InvalidCxxCompiler" in f"{type(error).__name__} {text}":
         return "there is no C++ compiler (install g++, or name another in CXX)"
     if "aliased inputs" in text:
         return "two of its tensors share memory, as a parameter and a view of it do"

@@ -25,6 +25,8 @@
 #include <torch/csrc/inductor/aoti_runtime/utils.h>
 #include <torch/csrc/inductor/cpp_wrapper/device_internal/cpu.h>
 
+#include "matrix_product.h"
+
 /* Rounds up to a multiple of 64 bytes, for buffers that share memory. */
 [[maybe_unused]] static inline int64_t align(int64_t n_bytes) {
     return (n_bytes + 64 - 1) & -64;

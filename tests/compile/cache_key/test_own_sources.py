@@ -10,7 +10,7 @@ import torch_estimator
 from torch_estimator.compile.cache_key.libraries import own_sources
 
 
-@pytest.mark.parametrize("name", ["one.py", "compile/run_steps.h", "compile/step_model.h"])
+@pytest.mark.parametrize("name", ["one.py", "compile/run_steps.h", "compile/step_model.h", "compile/matrix_product.h"])
 def test_a_changed_source_file_changes_the_hash(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_estimator, "__file__", str(tmp_path / "__init__.py"))
     source = tmp_path / name

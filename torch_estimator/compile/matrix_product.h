@@ -1,0 +1,167 @@
+/* Matrix products of a compiled step by oneDNN, on processors with AVX-512 that are not made by Intel.
+
+   PyTorch multiplies matrices with MKL, which uses AVX-512 on Intel's processors only. On others oneDNN, which PyTorch
+   contains as well, takes half the time from a few rows on. On Intel's, products stay with MKL. */
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#if defined(__x86_64__)
+
+/* Functions in libtorch_cpu.so, whose headers would take long to compile. If a version lacks one, its address is null. */
+namespace at {
+[[gnu::weak]] int get_num_threads();
+namespace native::cpublas {
+/* C = A B, or C += A B, for matrices by rows. Throws if oneDNN is switched off or the processor has no AVX-512. */
+[[gnu::weak]] void brgemm(int64_t m, int64_t n, int64_t k, int64_t a_row, int64_t b_row, int64_t c_row, bool add,
+                          const float *a, const float *b, float *c, bool is_packed);
+} // namespace native::cpublas
+} // namespace at
+namespace fbgemm {
+/* Writes the transpose of a matrix by rows. */
+template <typename T>
+void transpose_simd(int64_t rows, int64_t columns, const T *from, int64_t from_row, T *to, int64_t to_row);
+template <> [[gnu::weak]] void transpose_simd(int64_t, int64_t, const float *, int64_t, float *, int64_t);
+} // namespace fbgemm
+
+namespace matrix_product {
+
+/* Blocks of this many rows and columns of B, 256 kB, stay in the cache while many rows of A are multiplied. */
+constexpr int64_t BLOCK = 256;
+
+/* So many rows of A are multiplied at once, which limits the memory of a transposed block to 1 MB. */
+constexpr int64_t MOST_ROWS = 1024;
+
+/* Rows whose length is a power of two would share a few places in the cache. One cache line more avoids it. */
+constexpr int64_t PADDING = 16;
+
+/* In products with fewer rows, transposing the other matrix takes longer than what oneDNN saves. */
+constexpr int64_t FEWEST_ROWS = 16;
+
+/* Waking a second thread takes longer than so many multiplications. */
+constexpr int64_t WORTH_A_THREAD = 1 << 20;
+
+/* A float32 matrix in the memory of a tensor; if transposed, by columns instead of rows. */
+struct Matrix {
+    float *data;
+    int64_t rows, columns, stride;
+    bool is_transposed;
+
+    /* Describes a tensor; returns false if it is not such a matrix. */
+    bool describe(AtenTensorHandle tensor) {
+        int64_t n_dims = 0, *sizes = nullptr, *strides = nullptr;
+        int32_t dtype = -1;
+        void *memory = nullptr;
+        aoti_torch_get_dim(tensor, &n_dims);
+        aoti_torch_get_dtype(tensor, &dtype);
+        if (n_dims != 2 || dtype != aoti_torch_dtype_float32())
+            return false;
+        aoti_torch_get_sizes(tensor, &sizes);
+        aoti_torch_get_strides(tensor, &strides);
+        aoti_torch_get_data_ptr(tensor, &memory);
+        is_transposed = strides[1] != 1;
+        *this = {static_cast<float *>(memory), sizes[0], sizes[1], strides[is_transposed ? 1 : 0], is_transposed};
+        return strides[is_transposed ? 0 : 1] == 1 && stride >= (is_transposed ? rows : columns);
+    }
+};
+
+/* Computes `n_rows` rows of C = A B, or of C += A B, from row `m` on. Throws if oneDNN cannot be used. */
+inline void multiply_rows(const Matrix &a, const Matrix &b, const Matrix &c, int64_t m, int64_t n_rows, bool add) {
+    thread_local std::vector<float> a_block, b_block;
+    for (int64_t k = 0; k < a.columns; k += BLOCK) {
+        const int64_t depth = std::min(BLOCK, a.columns - k);
+        float *from_a = a.data + m * a.stride + k;
+        int64_t a_row = a.stride;
+        if (a.is_transposed) {
+            a_row = depth + PADDING;
+            a_block.resize(n_rows * a_row);
+            fbgemm::transpose_simd(depth, n_rows, a.data + k * a.stride + m, a.stride, a_block.data(), a_row);
+            from_a = a_block.data();
+        }
+        for (int64_t n = 0; n < b.columns; n += BLOCK) {
+            const int64_t width = std::min(BLOCK, b.columns - n);
+            float *from_b = b.data + k * b.stride + n;
+            int64_t b_row = b.stride;
+            if (b.is_transposed) {
+                b_row = width + PADDING;
+                b_block.resize(depth * b_row);
+                fbgemm::transpose_simd(width, depth, b.data + n * b.stride + k, b.stride, b_block.data(), b_row);
+                from_b = b_block.data();
+            }
+            at::native::cpublas::brgemm(n_rows, width, depth, a_row, b_row, c.stride, add || k > 0, from_a, from_b,
+                                        c.data + m * c.stride + n, false);
+        }
+    }
+}
+
+/* Computes C = A B, or C += A B, on PyTorch's number of threads. Returns false if oneDNN cannot be used. */
+inline bool multiply(const Matrix &a, const Matrix &b, const Matrix &c, bool add) {
+    const int64_t most_threads = c.rows * c.columns * a.columns / WORTH_A_THREAD;
+    const int64_t n_threads = std::clamp<int64_t>(most_threads, 1, at::get_num_threads());
+    const int64_t n_rows = std::min(MOST_ROWS, (c.rows + n_threads - 1) / n_threads);
+    const auto multiply_from = [&](int64_t m) {
+        try {
+            multiply_rows(a, b, c, m, std::min(n_rows, c.rows - m), add);
+        } catch (...) {
+            return false;
+        }
+        return true;
+    };
+    if (n_rows == c.rows)
+        return multiply_from(0);
+    bool is_done = true;
+#pragma omp parallel for num_threads(n_threads) reduction(&& : is_done)
+    for (int64_t m = 0; m < c.rows; m += n_rows)
+        is_done = is_done && multiply_from(m);
+    return is_done;
+}
+
+/* Computes `out` = `left` `right`, plus `bias` in each row if it is not null. Returns false, and leaves any values in
+   `out`, if the tensors or the processor do not suit. */
+[[gnu::noinline]] inline bool multiply(AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle left,
+                                       AtenTensorHandle right) {
+    static const bool is_available = !__builtin_cpu_is("intel") && at::native::cpublas::brgemm != nullptr &&
+                                     at::get_num_threads != nullptr && fbgemm::transpose_simd<float> != nullptr;
+    Matrix a, b, c;
+    if (!is_available || !a.describe(left) || !b.describe(right) || !c.describe(out) || c.is_transposed)
+        return false;
+    if (c.rows < FEWEST_ROWS || c.columns < 2 || a.columns < 2)
+        return false;
+    if (bias != nullptr) {
+        int64_t n_dims = 0, *strides = nullptr;
+        int32_t dtype = -1;
+        void *memory = nullptr;
+        aoti_torch_get_dim(bias, &n_dims);
+        aoti_torch_get_strides(bias, &strides);
+        aoti_torch_get_dtype(bias, &dtype);
+        aoti_torch_get_data_ptr(bias, &memory);
+        if (n_dims != 1 || strides[0] != 1 || dtype != aoti_torch_dtype_float32())
+            return false;
+        for (int64_t i = 0; i < c.rows; i++)
+            std::copy_n(static_cast<const float *>(memory), c.columns, c.data + i * c.stride);
+    }
+    return multiply(a, b, c, bias != nullptr);
+}
+
+} // namespace matrix_product
+
+/* The generated code multiplies matrices with these functions. */
+inline AOTITorchError step_mm(AtenTensorHandle out, AtenTensorHandle left, AtenTensorHandle right) {
+    return matrix_product::multiply(out, nullptr, left, right) ? AOTI_TORCH_SUCCESS
+                                                               : aoti_torch_cpu_mm_out(out, left, right);
+}
+
+inline AOTITorchError step_addmm(AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle left,
+                                 AtenTensorHandle right, double beta, double alpha) {
+    return beta == 1 && alpha == 1 && matrix_product::multiply(out, bias, left, right)
+               ? AOTI_TORCH_SUCCESS
+               : aoti_torch_cpu_addmm_out(out, bias, left, right, beta, alpha);
+}
+
+#define aoti_torch_cpu_mm_out step_mm
+#define aoti_torch_cpu_addmm_out step_addmm
+
+#endif
