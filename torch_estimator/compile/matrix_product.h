@@ -123,8 +123,9 @@ inline bool multiply(const Matrix &a, const Matrix &b, const Matrix &c, bool add
    `out`, if the tensors or the processor do not suit. */
 [[gnu::noinline]] inline bool multiply(AtenTensorHandle out, AtenTensorHandle bias, AtenTensorHandle left,
                                        AtenTensorHandle right) {
-    static const bool is_available = !__builtin_cpu_is("intel") && at::native::cpublas::brgemm != nullptr &&
-                                     at::get_num_threads != nullptr && fbgemm::transpose_simd<float> != nullptr;
+    static bool is_available = !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f") &&
+                               at::native::cpublas::brgemm != nullptr && at::get_num_threads != nullptr &&
+                               fbgemm::transpose_simd<float> != nullptr;
     Matrix a, b, c;
     if (!is_available || !a.describe(left) || !b.describe(right) || !c.describe(out) || c.is_transposed)
         return false;
@@ -143,7 +144,9 @@ inline bool multiply(const Matrix &a, const Matrix &b, const Matrix &c, bool add
         for (int64_t i = 0; i < c.rows; i++)
             std::copy_n(static_cast<const float *>(memory), c.columns, c.data + i * c.stride);
     }
-    return multiply(a, b, c, bias != nullptr);
+    /* Where oneDNN is switched off, do not try it again. Each failure would cost more than the product. */
+    is_available = multiply(a, b, c, bias != nullptr);
+    return is_available;
 }
 
 } // namespace matrix_product
