@@ -319,3 +319,20 @@ def test_values_that_a_model_cannot_read_as_numbers_are_named(column: Any, messa
         pytest.raises(DataError, match=message),
     ):
         next(iterator)
+
+
+def test_a_model_that_changes_its_batches_does_not_change_the_rows(tmp_path: Path) -> None:
+    class Halves(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = torch.nn.Linear(2, 1)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.out(rows.mul_(0.5))
+
+    rows = np.arange(20, dtype=np.float32).reshape(10, 2)
+    data = Dataset.from_arrays(rows, np.ones((10, 1), np.float32)).repeat(3).batch(4)
+    te.Estimator.from_module(Halves(), head=te.RegressionHead(), optimizer="Adam", model_dir=str(tmp_path)).train(
+        lambda: data
+    )
+    assert rows.tolist() == np.arange(20).reshape(10, 2).tolist()

@@ -90,7 +90,7 @@ class Converted(NamedTuple):
 
 
 def convert(batch: Batch) -> Converted:
-    return Converted({"x": torch.from_numpy(batch.features["x"]).float()}, None)
+    return Converted({"x": torch.tensor(batch.features["x"]).float()}, None)
 
 
 @pytest.mark.parametrize("ahead", [0, 2])

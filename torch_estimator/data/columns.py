@@ -205,6 +205,14 @@ def replace_empty(strings: pa.DictionaryArray, default: str) -> pa.DictionaryArr
     return pa.DictionaryArray.from_arrays(arrow.from_numpy(indices), pa.array(distinct, pa.string()))
 
 
+def read_only(column: Column) -> Column:
+    """Return a read-only view of an array. Batches are copied from it, so no model can change its numbers in place."""
+    if isinstance(column, np.ndarray):
+        column = column.view()
+        column.flags.writeable = False
+    return column
+
+
 def _kind(column: Column) -> str:
     if isinstance(column, np.ndarray):
         return f"{column.dtype} of shape {[len(column), *column.shape[1:]]}"

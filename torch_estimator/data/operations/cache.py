@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from torch_estimator import tree
 from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import read_only
 from torch_estimator.data.stream import State, StateMismatch, Stream
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.files import is_local
@@ -189,7 +188,7 @@ class MemoryStore(CacheStore):
         return self._chunks[number]
 
     def add(self, chunk: Chunk) -> Chunk:
-        kept = chunk.with_columns(tree.map(_read_only, chunk.features), tree.map(_read_only, chunk.labels))
+        kept = chunk.with_columns(tree.map(read_only, chunk.features), tree.map(read_only, chunk.labels))
         self._chunks.append(kept)
         return kept
 
@@ -212,11 +211,3 @@ def _can_own(owner: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _read_only(column: Any) -> Any:
-    """Return a read-only view of a numpy array, so that in-place operations of a model cannot change stored rows."""
-    if isinstance(column, np.ndarray):
-        column = column.view()
-        column.flags.writeable = False
-    return column

@@ -16,7 +16,16 @@ from torch.utils.data import TensorDataset
 from torch_estimator import tree
 from torch_estimator.data.arguments import duplicates, missing_column
 from torch_estimator.data.chunk import Chunk, LabelColumn, as_columns, count_rows
-from torch_estimator.data.columns import Array, Column, as_column, from_arrow, from_objects, is_incomplete, take
+from torch_estimator.data.columns import (
+    Array,
+    Column,
+    as_column,
+    from_arrow,
+    from_objects,
+    is_incomplete,
+    read_only,
+    take,
+)
 from torch_estimator.data.label import Label
 from torch_estimator.data.sources.base import Reader, ReadRequest
 from torch_estimator.data.stream import Signature
@@ -113,7 +122,7 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
     rows = count_rows(features, labels)
     if rows == 0:
         raise InvalidValueError("features must have at least one row, but have none.")
-    return MemorySource(features=features, labels=labels, rows=rows)
+    return MemorySource(features=tree.map(read_only, features), labels=tree.map(read_only, labels), rows=rows)
 
 
 def pair_of(data: TensorDataset) -> tuple[Any, Any]:
