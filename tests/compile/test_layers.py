@@ -78,6 +78,22 @@ class InPlace(nn.Module):
         return self.out(rows.mul_(0.5))
 
 
+class Sums(nn.Module):
+    """Sums by scattered indices, which are read by several kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(48, 12)
+        self.last = nn.Linear(18, 1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        inputs = torch.tanh(self.first(rows))
+        values = torch.cat([inputs.topk(3, 1).values, inputs.abs()], 1)[:, ::2]
+        places = (values.detach() * 3).long().remainder(6)
+        sums = torch.tanh(torch.zeros(len(rows), 6).scatter_add(1, places, values))
+        return self.last(torch.cat([sums.abs(), rows[:, :12]], 1))
+
+
 class TimesZero(nn.Module):
     """A module that multiplies NaN by zero, which gives NaN."""
 
@@ -165,6 +181,10 @@ def test_matrix_products(tmp_path: Path, batch_size: int, threads: int) -> None:
 
 def test_images_of_one_channel(tmp_path: Path) -> None:
     assert_trains_as_in_python(tmp_path, Image)
+
+
+def test_scattered_sums(tmp_path: Path) -> None:
+    assert_trains_as_in_python(tmp_path, Sums)
 
 
 def test_a_module_that_changes_its_input(tmp_path: Path) -> None:

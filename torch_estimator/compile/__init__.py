@@ -18,7 +18,8 @@ The life of a compiled step, in order:
    entry is machine code.
 6. Otherwise `compilation` forks a process in which the rest happens, while the training goes on in Python:
    a. `tracing` takes two real steps, then records one as a graph of tensor operations, twice. `trace_checks` refuses
-      whatever a graph cannot repeat, and `traced_update` makes the optimizer's update part of the graph.
+      whatever a graph cannot repeat, `replacements` expresses a few operators by others that Inductor computes right,
+      and `traced_update` makes the optimizer's update part of the graph.
    b. `building` lets AOTInductor generate C++ code of the graph. `generated_code` compiles it with a class of this
       project (``step_model.h``) in place of PyTorch's, with a loop over many steps (``run_steps.h``), and on some
       processors with matrix products by oneDNN (``matrix_product.h``).

@@ -70,6 +70,10 @@ def build(
         "fallback_random": True,
         # With this setting, what is multiplied by zero stays NaN or infinite if it was.
         "joint_graph_constant_folding": False,
+        # With this setting, a number becomes bfloat16 or float16 wherever it does in Python.
+        "emulate_precision_casts": True,
+        # Without this setting, Inductor may move a kernel that reads sums before the one that adds to them.
+        "reorder_for_peak_memory": False,
         "cpp.threads": 1 if has_atomic_additions else threads,
         "compile_threads": 1,
         # Place the buffers of a step in one piece of memory. Allocating each of them takes longer than most kernels.

@@ -35,6 +35,9 @@ _DTYPES = {
     torch.complex128: 10,
     torch.bool: 11,
     torch.bfloat16: 15,
+    torch.uint16: 27,
+    torch.uint32: 28,
+    torch.uint64: 29,
 }
 
 

@@ -12,6 +12,7 @@ from torch_estimator import tree
 from torch_estimator.compile import trace_checks
 from torch_estimator.compile.batch_layout import flatten, step_inputs, with_plain_strides
 from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.replacements import replacements
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.traced_update import prefer_tensor_paths, put_back, replaceable, update_traced
 from torch_estimator.train.batches import TensorBatch
@@ -91,8 +92,8 @@ def trace(
     # If this flag is set, optimizers of torch and of this project run the code that they have for compilers.
     with trace_checks.replaced(torch.compiler, "_is_compiling_flag", True), torch.enable_grad():
         try:
-            graph = make_fx(take_step)(*inputs)
-            again = make_fx(take_step)(*inputs)
+            graph = make_fx(take_step, replacements())(*inputs)
+            again = make_fx(take_step, replacements())(*inputs)
         except CannotBeCompiled:
             raise
         except Exception as error:
