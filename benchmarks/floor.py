@@ -1,10 +1,11 @@
 """The least that a training step of the census sample can take on this machine: `scripts/bench floor`.
 
 The step's work is counted from the sample's columns, and each piece of it is timed alone, with nothing around it:
-the matrix products of the layers in their very shapes, the rows of the wide table that a batch touches, fetched and
-put back, and the network's weights, streamed through an Adagrad update. Their sum is the floor; beside it stands the
-compiled step of `Estimator.train`, fed from memory. Work that a step also has and the floor leaves out: activations,
-the loss and its gradient, sorting ids that meet twice, sums over rows.
+the matrix products of the layers in their very shapes, by `torch.mm`, the rows of the wide table that a batch touches,
+fetched and put back, and the network's weights, streamed through an Adagrad update. Their sum is the floor; beside it
+stands the compiled step of `Estimator.train`, fed from memory. Work that a step also has and the floor leaves out:
+activations, the loss and its gradient, sorting ids that meet twice, sums over rows. Where PyTorch's MKL does not use
+AVX-512, as on AMD's processors, a compiled step multiplies faster than `torch.mm` and may be below this floor.
 """
 
 from __future__ import annotations

@@ -50,18 +50,22 @@ struct Matrix {
     int64_t rows, columns, stride;
     bool is_transposed;
 
-    /* Describes a tensor; returns false if it is not such a matrix. */
+    /* Describes a tensor, as one row if it has one dimension; returns false if it is not such a matrix. */
     bool describe(AtenTensorHandle tensor) {
         int64_t n_dims = 0, *sizes = nullptr, *strides = nullptr;
         int32_t dtype = -1;
         void *memory = nullptr;
         aoti_torch_get_dim(tensor, &n_dims);
         aoti_torch_get_dtype(tensor, &dtype);
-        if (n_dims != 2 || dtype != aoti_torch_dtype_float32())
+        if (n_dims < 1 || n_dims > 2 || dtype != aoti_torch_dtype_float32())
             return false;
         aoti_torch_get_sizes(tensor, &sizes);
         aoti_torch_get_strides(tensor, &strides);
         aoti_torch_get_data_ptr(tensor, &memory);
+        if (n_dims == 1) {
+            *this = {static_cast<float *>(memory), 1, sizes[0], sizes[0], false};
+            return strides[0] == 1;
+        }
         is_transposed = strides[1] != 1;
         *this = {static_cast<float *>(memory), sizes[0], sizes[1], strides[is_transposed ? 1 : 0], is_transposed};
         return strides[is_transposed ? 0 : 1] == 1 && stride >= (is_transposed ? rows : columns);
@@ -126,23 +130,16 @@ inline bool multiply(const Matrix &a, const Matrix &b, const Matrix &c, bool add
     static bool is_available = !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx512f") &&
                                at::native::cpublas::brgemm != nullptr && at::get_num_threads != nullptr &&
                                fbgemm::transpose_simd<float> != nullptr;
-    Matrix a, b, c;
+    Matrix a, b, c, row;
     if (!is_available || !a.describe(left) || !b.describe(right) || !c.describe(out) || c.is_transposed)
         return false;
     if (c.rows < FEWEST_ROWS || c.columns < 2 || a.columns < 2)
         return false;
     if (bias != nullptr) {
-        int64_t n_dims = 0, *strides = nullptr;
-        int32_t dtype = -1;
-        void *memory = nullptr;
-        aoti_torch_get_dim(bias, &n_dims);
-        aoti_torch_get_strides(bias, &strides);
-        aoti_torch_get_dtype(bias, &dtype);
-        aoti_torch_get_data_ptr(bias, &memory);
-        if (n_dims != 1 || strides[0] != 1 || dtype != aoti_torch_dtype_float32())
+        if (!row.describe(bias) || row.is_transposed || row.rows != 1 || row.columns != c.columns)
             return false;
         for (int64_t i = 0; i < c.rows; i++)
-            std::copy_n(static_cast<const float *>(memory), c.columns, c.data + i * c.stride);
+            std::copy_n(row.data, c.columns, c.data + i * c.stride);
     }
     /* Where oneDNN is switched off, do not try it again. Each failure would cost more than the product. */
     is_available = multiply(a, b, c, bias != nullptr);
