@@ -14,6 +14,7 @@ from tests.jobs import line, points
 OF_INDUCTOR = [
     ("torch._inductor", "aot_compile"),
     ("torch._inductor.cpp_builder", "get_cpp_compiler"),
+    ("torch._inductor.scheduler", "SchedulerNode"),
     ("torch.fx.experimental.proxy_tensor", "make_fx"),
 ]
 # Modules of this project, and the modules of PyTorch that they read private names of. PyTorch needs the names, too, so

@@ -64,6 +64,7 @@ def build(
         from torch._inductor.cpu_vec_isa import VecISA
 
         VecISA.check_build = lambda *_: False  # type: ignore[method-assign]
+    _keep_order_of_changes()
     has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
         # With this setting, dropout draws the same random numbers as in Python.
@@ -72,8 +73,6 @@ def build(
         "joint_graph_constant_folding": False,
         # With this setting, a number becomes bfloat16 or float16 wherever it does in Python.
         "emulate_precision_casts": True,
-        # Without this setting, Inductor may move a kernel that reads sums before the one that adds to them.
-        "reorder_for_peak_memory": False,
         "cpp.threads": 1 if has_atomic_additions else threads,
         "compile_threads": 1,
         # Place the buffers of a step in one piece of memory. Allocating each of them takes longer than most kernels.
@@ -99,6 +98,24 @@ def build(
         raise CannotBeCompiled(_reason(error)) from error
     description = {"format": FORMAT, "inputs": layouts_as_json(tensor_layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+def _keep_order_of_changes() -> None:
+    """Keep Inductor from placing a kernel that reads a buffer before the one that changes the buffer.
+
+    Inductor may give a kernel other loops, to merge it with the next one. Then it lists anew what the kernel reads, by
+    the names that the buffers had before any change (PyTorch 2.13). So the sums of ``scatter_add`` could be read too
+    early, as zeros. A changed buffer has a name of its own, by which Inductor knows the order.
+    """
+    from torch._inductor.scheduler import SchedulerNode
+
+    recompute = SchedulerNode.recompute_size_and_body
+
+    def recompute_and_rename(node: SchedulerNode, *arguments: Any, **named: Any) -> None:
+        recompute(node, *arguments, **named)
+        node.set_read_writes(node.read_writes.rename(node.mutation_renames))
+
+    SchedulerNode.recompute_size_and_body = recompute_and_rename  # type: ignore[method-assign, assignment]
 
 
 def _reason(error: Exception) -> str:
