@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -61,8 +62,13 @@ def test_a_misuse_is_one_sentence(
 
 
 def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
+    # Another test may use the port before.
+    with contextlib.ExitStack() as servers:
+        port, is_alone = 0, False
+        while not is_alone:
+            port = servers.enter_context(socket.create_server(("", 0))).getsockname()[1]
+            with contextlib.suppress(OSError), socket.create_server(("", port - 1)):
+                is_alone = True
         assert main(["local", "train", *NAMED, "--distributed", "--start-port", str(port - 1)]) == 2
     assert capsys.readouterr().err == (
         f"estimator: error: port {port}, of those from start_port {port - 1} on, cannot be used: "
