@@ -101,11 +101,11 @@ def build(
 
 
 def _keep_order_of_changes() -> None:
-    """Keep Inductor from placing a kernel that reads a buffer before the one that changes the buffer.
+    """Let Inductor run a kernel that changes a buffer before the kernels that read the result.
 
-    Inductor may give a kernel other loops, to merge it with the next one. Then it lists anew what the kernel reads, by
-    the names that the buffers had before any change (PyTorch 2.13). So the sums of ``scatter_add`` could be read too
-    early, as zeros. A changed buffer has a name of its own, by which Inductor knows the order.
+    Inductor knows this order by names: a changed buffer has a name of its own. But when Inductor gives a kernel other
+    loops, to merge two kernels, it lists the kernel's reads by the old names (PyTorch 2.13). So the sums of
+    ``scatter_add`` could be read too early, as zeros. Here the new names are put in.
     """
     from torch._inductor.scheduler import SchedulerNode
 

@@ -70,33 +70,27 @@ struct Matrix {
         *this = {static_cast<float *>(memory), sizes[0], sizes[1], strides[is_transposed ? 1 : 0], is_transposed};
         return strides[is_transposed ? 0 : 1] == 1 && stride >= (is_transposed ? rows : columns);
     }
+
+    /* Returns a block of the matrix by rows, in `memory` if it has to be transposed. */
+    Matrix block(int64_t row, int64_t column, int64_t n_rows, int64_t n_columns, std::vector<float> &memory) const {
+        if (!is_transposed)
+            return {data + row * stride + column, n_rows, n_columns, stride, false};
+        const int64_t length = n_columns + PADDING;
+        memory.resize(n_rows * length);
+        fbgemm::transpose_simd(n_columns, n_rows, data + column * stride + row, stride, memory.data(), length);
+        return {memory.data(), n_rows, n_columns, length, false};
+    }
 };
 
 /* Computes `n_rows` rows of C = A B, or of C += A B, from row `m` on. Throws if oneDNN cannot be used. */
 inline void multiply_rows(const Matrix &a, const Matrix &b, const Matrix &c, int64_t m, int64_t n_rows, bool add) {
-    thread_local std::vector<float> a_block, b_block;
+    thread_local std::vector<float> of_a, of_b;
     for (int64_t k = 0; k < a.columns; k += BLOCK) {
-        const int64_t depth = std::min(BLOCK, a.columns - k);
-        float *from_a = a.data + m * a.stride + k;
-        int64_t a_row = a.stride;
-        if (a.is_transposed) {
-            a_row = depth + PADDING;
-            a_block.resize(n_rows * a_row);
-            fbgemm::transpose_simd(depth, n_rows, a.data + k * a.stride + m, a.stride, a_block.data(), a_row);
-            from_a = a_block.data();
-        }
+        const Matrix left = a.block(m, k, n_rows, std::min(BLOCK, a.columns - k), of_a);
         for (int64_t n = 0; n < b.columns; n += BLOCK) {
-            const int64_t width = std::min(BLOCK, b.columns - n);
-            float *from_b = b.data + k * b.stride + n;
-            int64_t b_row = b.stride;
-            if (b.is_transposed) {
-                b_row = width + PADDING;
-                b_block.resize(depth * b_row);
-                fbgemm::transpose_simd(width, depth, b.data + n * b.stride + k, b.stride, b_block.data(), b_row);
-                from_b = b_block.data();
-            }
-            at::native::cpublas::brgemm(n_rows, width, depth, a_row, b_row, c.stride, add || k > 0, from_a, from_b,
-                                        c.data + m * c.stride + n, false);
+            const Matrix right = b.block(k, n, left.columns, std::min(BLOCK, b.columns - n), of_b);
+            at::native::cpublas::brgemm(n_rows, right.columns, left.columns, left.stride, right.stride, c.stride,
+                                        add || k > 0, left.data, right.data, c.data + m * c.stride + n, false);
         }
     }
 }

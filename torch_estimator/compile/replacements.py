@@ -2,8 +2,8 @@
 
 While a step is traced, each of these operators is expressed by others, which Inductor computes as PyTorch does:
 
-- Inductor rounds ``x // y`` of floating-point numbers after rounding the quotient, so 0.5 // 0.1 would be 5 and not 4.
-  Its ``x % y`` is computed from that quotient and loses all digits of a large x.
+- For ``x // y`` of floating-point numbers, Inductor rounds ``x / y`` down. So 0.5 // 0.1 would be 5, while Python's
+  result is 4. Inductor computes ``x % y`` from that quotient, which loses all digits of a large x.
 - A division of integers that rounds toward zero would end the process where the divisor is 0.
 - The smallest or largest of many 8-bit integers would be 0 or anything.
 """
@@ -25,8 +25,8 @@ def replacements() -> dict[Any, Callable[..., Any]]:
     """Return for each operator a function that takes its arguments, and returns its result or NotImplemented."""
     table: dict[Any, Callable[..., Any]] = {}
     for packet, replacement in (
-        (_aten.floor_divide, _floor_divide),
-        (_aten.remainder, _remainder),
+        (_aten.floor_divide, _of_floats(_floor_divide)),
+        (_aten.remainder, _of_floats(_remainder)),
         (_aten.div, _divide),
     ):
         in_place = getattr(_aten, f"{packet.__name__}_")
@@ -51,11 +51,17 @@ def _in_place(replacement: Callable[..., Any]) -> Callable[..., Any]:
     return replaced
 
 
-def _floor_divide(left: Any, right: Any) -> Any:
-    dtype = torch.result_type(left, right)
-    if not dtype.is_floating_point:
-        return NotImplemented
-    left, right = _with_dtype(left, right, dtype)
+def _of_floats(compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+    """Return a function of two operands that computes floating-point results, and no others."""
+
+    def replaced(left: Any, right: Any) -> Any:
+        dtype = torch.result_type(left, right)
+        return compute(*_with_dtype(left, right, dtype)).to(dtype) if dtype.is_floating_point else NotImplemented
+
+    return replaced
+
+
+def _floor_divide(left: Tensor, right: Tensor) -> Tensor:
     modulus = torch.fmod(left, right)
     quotient = (left - modulus) / right
     quotient = torch.where(_is_below(modulus, right), quotient - 1, quotient)
@@ -64,22 +70,18 @@ def _floor_divide(left: Any, right: Any) -> Any:
     floor = torch.where(quotient - floor > 0.5, floor + 1, floor)
     exact = left / right
     floor = torch.where(quotient == 0, torch.copysign(torch.zeros_like(exact), exact), floor)
-    return torch.where(right == 0, exact, floor).to(dtype)
+    return torch.where(right == 0, exact, floor)
 
 
-def _remainder(left: Any, right: Any) -> Any:
-    dtype = torch.result_type(left, right)
-    if not dtype.is_floating_point:
-        return NotImplemented
-    left, right = _with_dtype(left, right, dtype)
+def _remainder(left: Tensor, right: Tensor) -> Tensor:
     modulus = torch.fmod(left, right)
-    return torch.where(_is_below(modulus, right), modulus + right, modulus).to(dtype)
+    return torch.where(_is_below(modulus, right), modulus + right, modulus)
 
 
 def _divide(left: Any, right: Any, *, rounding_mode: str | None = None) -> Any:
     dtype = torch.result_type(left, right)
     if rounding_mode == "floor":
-        return _floor_divide(left, right)
+        return _of_floats(_floor_divide)(left, right)
     if rounding_mode != "trunc" or dtype.is_floating_point or dtype == torch.bool:
         return NotImplemented
     floor = torch.floor_divide(left, right)

@@ -92,8 +92,7 @@ def trace(
     # If this flag is set, optimizers of torch and of this project run the code that they have for compilers.
     with trace_checks.replaced(torch.compiler, "_is_compiling_flag", True), torch.enable_grad():
         try:
-            graph = make_fx(take_step, replacements())(*inputs)
-            again = make_fx(take_step, replacements())(*inputs)
+            graph, again = (make_fx(take_step, replacements())(*inputs) for _ in range(2))
         except CannotBeCompiled:
             raise
         except Exception as error:

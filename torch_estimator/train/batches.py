@@ -289,7 +289,7 @@ def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype == object or value.dtype.kind in "SUM":
             return value
-        # Arrow's arrays are read-only. Copy them, because torch has no read-only tensors.
+        # Arrays of Arrow, in memory and in a cache are read-only. Copy them, because torch has no read-only tensors.
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, Tensor) and device.type != "cpu":
         if device.type == "cuda":
