@@ -8,10 +8,14 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from torch_estimator.compile import step_compiler
+from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -50,10 +54,21 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def headers_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of headers that are precompiled for all tests, also of other processes of a parallel run."""
+    directory = tmp_path_factory.getbasetemp()
+    return (directory.parent if "PYTEST_XDIST_WORKER" in os.environ else directory) / "cache"
+
+
 @pytest.fixture(autouse=True)
-def _no_compiled_steps_of_others(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_compiled_steps_of_others(
+    tmp_path_factory: pytest.TempPathFactory, headers_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is compiled yet: what one test leaves must not decide how the next one trains."""
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    # Headers cost seconds, and are the same for each step.
+    monkeypatch.setattr(step_compiler, "PrecompiledHeaders", partial(PrecompiledHeaders, headers_directory))
 
 
 @pytest.fixture(autouse=True)

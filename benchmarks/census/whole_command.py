@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,17 +17,20 @@ BATCH, STEPS = 40, 12_000
 _MOST_SECONDS = 300.0
 _STEPS = "steps"  # As in `cache_variables`.
 TENSORFLOW, FIRST, LATER = "tensorflow", "ours, very first run", "ours, a later run"
+ANOTHER = "ours, after another model"
 PYTHON = "ours, compile=no"
 
 
 def measure(setup: Setup) -> Part:
-    """Runs TensorFlow, and ours: with no compiled code, with what the very first run left behind, and in Python."""
+    """Runs TensorFlow, and ours: with no compiled code, with what another model's run has left, and this model's; and
+    in Python."""
     steps = 60 if setup.quick else STEPS
     with TemporaryDirectory() as folder:
         caches = _Caches(Path(folder))
         ours = partial(_run, setup, OURS, steps, "--compile")
         sides: dict[str, Callable[[], dict[str, Any]]] = {
             FIRST: lambda: ours(setup.compile, variables=caches.new()),
+            ANOTHER: lambda: ours(setup.compile, variables=caches.without_steps()),
             LATER: lambda: ours(setup.compile, variables=caches.kept()),
         }
         if setup.compile != "no":
@@ -81,12 +85,18 @@ class _Caches:
         return self.kept()
 
     def kept(self) -> dict[str, str]:
-        """That of this round, as the very first run has left it."""
+        """That of this round, as the last run has left it."""
         self._wait()
         return cache_variables(self._folder / str(self._count))
+
+    def without_steps(self) -> dict[str, str]:
+        """That of this round with all that is kept for any model, and no compiled step."""
+        variables = self.kept()
+        shutil.rmtree(self._folder / str(self._count) / _STEPS / "steps", ignore_errors=True)
+        return variables
 
     def _wait(self) -> None:
         """Waits until no compiler runs, which may outlive a short run."""
         until = time.monotonic() + _MOST_SECONDS
-        while any(self._folder.glob(f"*/{_STEPS}/steps/.building-*")) and time.monotonic() < until:
+        while any(self._folder.glob(f"*/{_STEPS}/*/.building-*")) and time.monotonic() < until:
             time.sleep(0.1)

@@ -20,6 +20,7 @@ import pytest
 from torch_estimator.compile import compilation
 from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 
 # Seconds. This is far longer than needed; the test waits so long only if it fails.
@@ -44,6 +45,7 @@ def started(
         keep=keep,
         compute_key=none,
         threads=1,
+        headers=PrecompiledHeaders(folder),
         is_background=is_background,
     )
 

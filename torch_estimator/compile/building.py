@@ -9,8 +9,10 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch.fx import GraphModule
 
 from torch_estimator.compile.batch_layout import layouts_as_json, tensor_layouts
 from torch_estimator.compile.generated_code import GeneratedCode
+from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.tracing import WRAPS
 
@@ -39,6 +42,7 @@ def build(
     *,
     work: Path,
     threads: int,
+    headers: PrecompiledHeaders,
 ) -> None:
     """Compile a graph into the library that `CompiledStep` loads, and write a file that describes the inputs.
 
@@ -48,11 +52,14 @@ def build(
         folder: Where to put the library.
         work: Directory for intermediate files. Inductor does not work in a path with spaces, which ``folder`` may have.
         threads: Number of threads that the step runs with.
+        headers: Precompiled headers of the generated code.
 
     Raises:
         CannotBeCompiled: Inductor or the C++ compiler has failed.
     """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
+    # If there is jinja2, Inductor makes templates of kernels when it is imported. No step uses these kernels.
+    sys.modules["jinja2"] = None  # type: ignore[assignment]
     import torch._inductor as inductor
     from torch._inductor import config
 
@@ -64,6 +71,7 @@ def build(
         from torch._inductor.cpu_vec_isa import VecISA
 
         VecISA.check_build = lambda *_: False  # type: ignore[method-assign]
+    _expand_indices()
     _keep_order_of_changes()
     has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
@@ -91,13 +99,29 @@ def build(
         code = GeneratedCode.among(generated)
         if operators := code.dispatched_operators():
             raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(operators)}")
-        code.compile(folder / STEP_LIBRARY, flags)
+        code.compile(folder / STEP_LIBRARY, headers, flags)
     except CannotBeCompiled:
         raise
     except Exception as error:
         raise CannotBeCompiled(_reason(error)) from error
     description = {"format": FORMAT, "inputs": layouts_as_json(tensor_layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+def _expand_indices() -> None:
+    """Let Inductor expand the indices of a loop instead of simplifying them, which takes ten times as long.
+
+    It does so to find out by how much an index grows from one turn to the next. For sums of products, as indices are,
+    both give the same.
+    """
+    with contextlib.suppress(ImportError):
+        import sympy  # type: ignore[import-untyped]
+        from torch._inductor import sizevars
+
+        # Other modules, which also generate code from what is simplified, keep the original.
+        other = ModuleType(sympy.__name__)
+        vars(other).update(vars(sympy), simplify=sympy.expand)
+        sizevars.sympy = other  # type: ignore[attr-defined]
 
 
 def _keep_order_of_changes() -> None:

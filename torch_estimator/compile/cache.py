@@ -35,7 +35,6 @@ DIRECTORY_VARIABLE = "TORCH_ESTIMATOR_CACHE_DIR"
 DIGESTS = "digests.json"
 """File in each entry: the SHA-256 of every other file, by name."""
 
-_MAX_ENTRIES = 64
 _ABANDONED_SECS = 24 * 3600.0
 
 
@@ -45,11 +44,16 @@ class StepCache:
     Args:
         directory: Directory of the cache; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the
             user's cache directory.
+        content: What is kept, which is the name of the directory inside of `directory`.
+        most: Number of entries above which the least recently used ones are removed.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, *, content: str = "steps", most: int = 64
+    ) -> None:
         # Resolve symbolic links once, because a link could be changed between the check and the use.
-        self._directory = Path(os.path.realpath(directory or _default_directory())) / "steps"
+        self._directory = Path(os.path.realpath(directory or _default_directory())) / content
+        self._most = most
         self._has_warned = False
 
     def find(self, key: str) -> Path | None:
@@ -184,11 +188,11 @@ class StepCache:
         return part is None
 
     def _remove_oldest(self) -> None:
-        """Remove the least recently used entries until 64 remain, and temporary files that are older than a day."""
+        """Remove the least recently used entries until `most` remain, and temporary files that are older than a day."""
         folders = [one for one in self._directory.iterdir() if not one.name.startswith(".")]
         long_ago = time.time() - _ABANDONED_SECS
         abandoned = [one for one in self._directory.glob(".*") if _modified(one) < long_ago]
-        for path in (*sorted(folders, key=_modified)[:-_MAX_ENTRIES], *abandoned):
+        for path in (*sorted(folders, key=_modified)[: -self._most], *abandoned):
             _remove(path)
 
 

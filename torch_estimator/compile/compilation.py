@@ -39,6 +39,7 @@ from torch import Tensor
 
 from torch_estimator.compile.building import build
 from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.compile.trace_checks import CannotBeCompiled, reason_of
 from torch_estimator.compile.tracing import trace
 from torch_estimator.errors import UserError
@@ -81,6 +82,7 @@ class Compilation:
         keep: Moves the built folder to the cache and returns its new path; None if later runs cannot use the step.
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
         threads: Number of threads that the compiled step runs with.
+        headers: Precompiled headers. If there are none yet, another process makes them after the step.
         is_background: Whether the process gets a lower priority than the training.
 
     Attributes:
@@ -98,6 +100,7 @@ class Compilation:
         keep: Callable[[Path], Path] | None,
         compute_key: Callable[[], CacheKey],
         threads: int,
+        headers: PrecompiledHeaders,
         is_background: bool = False,
     ) -> None:
         self._folder = folder
@@ -116,7 +119,7 @@ class Compilation:
             if is_background:
                 os.nice(_NICENESS)
             graph, inputs = trace(step, state, batch, compute_key)
-            build(graph, inputs, folder, work=work, threads=threads)
+            build(graph, inputs, folder, work=work, threads=threads, headers=headers)
             return folder if keep is None else keep(folder)
 
         # Collect the exit status of earlier compilations that were left running.
@@ -129,7 +132,7 @@ class Compilation:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
-            _build_and_exit(parent, folder, work, reserved, build_and_keep)
+            _build_and_exit(parent, folder, work, reserved, build_and_keep, headers)
         reserved.close()
 
     def is_over(self) -> bool:
@@ -220,7 +223,14 @@ class Compilation:
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
-def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
+def _build_and_exit(
+    parent: int,
+    folder: Path,
+    work: Path,
+    reserved: BinaryIO,
+    build: Callable[[], Path],
+    headers: PrecompiledHeaders,
+) -> NoReturn:
     """Compile a step in the child process, write the outcome to a file, and exit.
 
     Args:
@@ -229,6 +239,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         work: Directory for the outcome, the log and intermediate files.
         reserved: The file whose lock lasts until the end of this process.
         build: Traces, compiles and keeps the step; returns where it is.
+        headers: What `build` compiles with.
     """
     try:
         _close_files(keep=reserved.fileno())
@@ -261,6 +272,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         # Write the file under another name and rename it, so that the parent never reads half a file.
         (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
         os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
+        _make_in_another_process(headers)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -273,7 +285,20 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         os._exit(0)
 
 
-def _close_files(*, keep: int) -> None:
+def _make_in_another_process(headers: PrecompiledHeaders) -> None:
+    """Make headers that were missing, for later steps. This process can end, so that the training gets its step."""
+    if os.fork() == 0:
+        try:
+            _close_files()
+            # A fork does not inherit the alarm.
+            signal.alarm(int(_MAX_SECS))
+            os.nice(_NICENESS)
+            headers.make()
+        finally:
+            os._exit(0)
+
+
+def _close_files(*, keep: int | None = None) -> None:
     """Close all inherited files except `keep`, so that the parent's ports, locks and pipes close when the parent ends.
 
     Each descriptor is redirected to the null device instead of being closed. A Python object of the parent may still

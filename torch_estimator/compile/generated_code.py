@@ -4,7 +4,8 @@ Inductor can compile this code itself. It is compiled here because that takes a 
 
 - Most of the code that calls the kernels is the same for every step: classes for constants, devices and pools of
   models, and checks of the inputs' layouts that are off. Here ``step_model.h`` stands in place of all that.
-- The headers, which take half of the time that is left, are shorter in C++17 than in C++20.
+- The headers, which take half of the time that is left, are shorter in C++17 than in C++20, and precompiled from the
+  second step of a machine on (`PrecompiledHeaders`).
 - Nothing is compiled for debuggers: no line tables, no frame pointers. A step is as fast with -O2 as with -O3.
 - One call of the compiler makes the whole library, together with the loop of ``run_steps.h``.
 
@@ -18,9 +19,11 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 
 _STEP_MODEL = Path(__file__).with_name("step_model.h")
 _LOOP = Path(__file__).with_name("run_steps.h")
@@ -74,11 +77,12 @@ class GeneratedCode(NamedTuple):
         nodes = json.loads(described.read_text())["nodes"] if described.is_file() else [{}]
         return sorted({str(node.get("node", {}).get("target", "an operator")) for node in nodes})
 
-    def compile(self, library: Path, flags: Sequence[str] = ()) -> None:
+    def compile(self, library: Path, headers: PrecompiledHeaders, flags: Sequence[str] = ()) -> None:
         """Compile the code into a shared library.
 
         Args:
             library: Path of the library to make.
+            headers: Precompiled headers for shortened code.
             flags: Additional flags of the C++ compiler.
 
         Raises:
@@ -87,15 +91,26 @@ class GeneratedCode(NamedTuple):
         code = self.source.read_text()
         shortened = shorten(code)
         # The compiler may refuse shortened code. A later PyTorch may need what step_model.h or this C++ standard lacks.
-        if shortened is None or not self._compile(shortened, library, [*flags, "-std=c++17"], check=False):
-            self._compile(code, library, flags, check=True)
+        if shortened is None or not self._compile(shortened, library, flags, headers):
+            self._compile(code, library, flags)
 
-    def _compile(self, code: str, library: Path, flags: Sequence[str], *, check: bool) -> bool:
+    def _compile(
+        self, code: str, library: Path, flags: Sequence[str], headers: PrecompiledHeaders | None = None
+    ) -> bool:
+        """Compile code into a library, shortened code with headers and other code without.
+
+        Returns:
+            Whether the compiler has compiled shortened code. Other code raises an error if not.
+        """
         whole = self.source.with_suffix(".step.cpp")
         whole.write_text(f'{code}\n#include "{_LOOP}"\n')
-        command = [*_command(self.flags, inputs=[whole, *self.objects]), *flags, "-O2", "-w", "-g0"]
-        command += ["-fomit-frame-pointer", "-o", str(library)]
-        done = subprocess.run(command, check=check, capture_output=True, text=True, timeout=_MAX_SECS)
+        compiling, linking = _options(self.flags)
+        if headers is not None:
+            compiling.append("-std=c++17")
+            # The flags need no headers of their own: they do not change what the compiler reads.
+            compiling += headers.arguments(compiling)
+        command = [*compiling, *flags, str(whole), *map(str, self.objects), *linking, "-o", str(library)]
+        done = subprocess.run(command, check=headers is None, capture_output=True, text=True, timeout=_MAX_SECS)
         return done.returncode == 0
 
 
@@ -114,31 +129,27 @@ def shorten(code: str) -> str | None:
     return f'#include "{_STEP_MODEL}"\n{declarations}{_OWN_CONSTRUCTOR}{start}{step_and_kernels}'
 
 
-def _command(flags: Path, *, inputs: Sequence[Path]) -> list[str]:
-    """Return a command line of the compiler from a file of flags that Inductor has written.
-
-    Args:
-        flags: The file.
-        inputs: Files to compile and link, which have to come before the libraries.
-    """
+def _options(flags: Path) -> tuple[list[str], list[str]]:
+    """Return the compiler with its options, and the options of the linker, from a file of flags that Inductor wrote."""
     given: dict[str, Any] = json.loads(flags.read_text())
     # The linker would take 0.2 seconds to read the symbols of libtorch_cpu.so. Loading libtorch.so loads it as well.
     given["libraries"] = [name for name in given["libraries"] if name != "torch_cpu"]
+    given["cflags"] = [name for name in given["cflags"] if name != "shared"]
+
+    def arguments(prefixes: dict[str, str]) -> Iterator[str]:
+        for name, prefix in prefixes.items():
+            for value in given[name]:
+                # A directory is one argument, even with spaces. Other values may have several words.
+                words = [value] if name.endswith("_dirs") else shlex.split(value)
+                if words:
+                    yield from (f"{prefix}{words[0]}", *words[1:])
+
+    compiling = arguments({"definitions": "-D", "cflags": "-", "include_dirs": "-I", "passthrough_args": ""})
+    linking = arguments({"ldflags": "-", "libraries": "-l", "libraries_dirs": "-L"})
     # Without the last flag, one of Inductor's object files makes the library ask for an executable stack. Newer systems
     # (glibc 2.41) do not load such a library.
-    arguments = [given["compiler"], "-Wl,--no-as-needed,-z,noexecstack", *map(str, inputs)]
-    for name, prefix in (
-        ("definitions", "-D"),
-        ("cflags", "-"),
-        ("include_dirs", "-I"),
-        ("passthrough_args", ""),
-        ("ldflags", "-"),
-        ("libraries", "-l"),
-        ("libraries_dirs", "-L"),
-    ):
-        for value in given[name]:
-            # A directory is one argument, even with spaces. Other values may have several words.
-            words = [value] if name.endswith("_dirs") else shlex.split(value)
-            if words:
-                arguments += [f"{prefix}{words[0]}", *words[1:]]
-    return arguments
+    of_linker = "-Wl,--no-as-needed,-z,noexecstack"
+    return (
+        [given["compiler"], *compiling, "-O2", "-w", "-g0", "-fomit-frame-pointer"],
+        ["-shared", of_linker, *linking],
+    )

@@ -16,6 +16,7 @@ from torch_estimator.compile.cache import StepCache, entry_key
 from torch_estimator.compile.cache_key import CacheKey, environment_digest
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
+from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.step import TrainStep
 
@@ -109,6 +110,7 @@ class StepCompiler:
             keep=keep,
             compute_key=self._compute_key,
             threads=threads,
+            headers=PrecompiledHeaders(),
             is_background=is_background,
         )
 

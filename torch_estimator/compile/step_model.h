@@ -8,22 +8,7 @@
    There is no lock around a run, unlike in PyTorch's classes: each CompiledStep of Python makes a model of its own, and
    only the thread that trains calls it. The generated code has no variables outside of the model. */
 
-#include <array>
-#include <cstdint>
-#include <deque>
-#include <exception>
-#include <iostream>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-#include <c10/util/generic_math.h>
-#include <torch/csrc/inductor/aoti_runtime/device_utils.h>
-#include <torch/csrc/inductor/aoti_runtime/interface.h>
-#include <torch/csrc/inductor/aoti_runtime/scalar_to_tensor.h>
-#include <torch/csrc/inductor/aoti_runtime/utils.h>
-#include <torch/csrc/inductor/cpp_wrapper/device_internal/cpu.h>
+#include "step_headers.h"
 
 #include "matrix_product.h"
 

@@ -42,7 +42,7 @@ def environment_digest(threads: int) -> str:
     Args:
         threads: Number of threads that the program is compiled for.
     """
-    facts = [*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()]
+    facts = [*machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()]
     return sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -88,7 +88,7 @@ def _read(flag: Callable[[], Any]) -> str:
 
 
 @functools.cache
-def _machine() -> tuple[str, ...]:
+def machine() -> tuple[str, ...]:
     """Return texts about software versions and the hardware, which do not change while the process runs."""
     return (
         f"torch {torch.__version__} {torch.version.git_version}",
