@@ -323,6 +323,7 @@ class Estimator:
 
         Returns:
             The value as a numpy array in the shape of the variable. ``global_step`` is an integer without dimensions.
+            A bfloat16 variable is returned as float32, because numpy does not have bfloat16.
 
         Raises:
             CheckpointError: The model is not trained yet, or has no such variable.
@@ -337,7 +338,8 @@ class Estimator:
             return np.array(checkpoint.step)
         for variables in (checkpoint.variables, checkpoint.slots):
             if name in variables:
-                return np.asarray(variables[name].numpy())
+                value = variables[name]
+                return np.asarray((value.float() if value.dtype == torch.bfloat16 else value).numpy())
         raise CheckpointError(
             f"The checkpoint {checkpoint.path} has no variable {name!r}; get_variable_names() lists them."
         )

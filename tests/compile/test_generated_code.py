@@ -95,6 +95,17 @@ class Triangle(nn.Module):
         return self.out(rows) + torch.linalg.qr(rows.detach()).R.sum()
 
 
+class Sparse(nn.Module):
+    """A module with an operator for which PyTorch cannot tell the shape of the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 1, sparse=True)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.words(rows[:, 0].round().int() % 8)
+
+
 class Network(nn.Module):
     """A module in whose step some tensors are used again long after they were made."""
 
@@ -109,13 +120,13 @@ class Network(nn.Module):
         return self.out(outputs) + hidden.sort(1).values[:, :1]
 
 
-def train(model_dir: Path, module: type[nn.Module] = Network) -> te.Estimator:
+def train(model_dir: Path, module: type[nn.Module] = Network, optimizer: str = "Adam") -> te.Estimator:
     rows = np.random.default_rng(0).normal(size=(32, 6)).astype(np.float32)
     torch.manual_seed(0)
     estimator = te.Estimator.from_module(
         module(),
         head=te.RegressionHead(),
-        optimizer="Adam",
+        optimizer=optimizer,
         model_dir=str(model_dir),
         config=te.RunConfig(compile=True, random_seed=1),
     )
@@ -123,12 +134,15 @@ def train(model_dir: Path, module: type[nn.Module] = Network) -> te.Estimator:
 
 
 @pytest.mark.runs_in_python
-def test_a_step_with_an_operator_that_is_dispatched_runs_in_python(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("module", "optimizer", "operator"), [(Triangle, "Adam", "linalg_qr"), (Sparse, "SGD", "_to_dense")]
+)
+def test_a_step_with_an_operator_that_is_not_compiled_runs_in_python(
+    module: type[nn.Module], optimizer: str, operator: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train(tmp_path, Triangle)
+    train(tmp_path, module, optimizer)
     (logged,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
-    why = "PyTorch has no compiled form of aten::linalg_qr"
+    why = f"PyTorch has no compiled form of aten::{operator}"
     assert logged == f"The training step is not compiled, because {why}; training goes on without."
 
 

@@ -293,9 +293,21 @@ class Backwards(Counting):
         return ReadingBackwards.apply(self.out(features["ids"][:, :1].float()))  # type: ignore[no-any-return]
 
 
+class Assigning(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, features: Any) -> Tensor:
+        outputs: Tensor = self.out(features["ids"][:, :1].float())
+        self.mean = 0.9 * self.mean + 0.1 * outputs.detach().mean()
+        return outputs - self.mean
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
+        (Assigning, r"assigns a buffer instead of changing it \(copy_\)"),
         (Exchanging, r"gives a tensor other memory \(.data = ...\)"),
         (DrawingForNothing, "draws random numbers that it does not use"),
         (lambda: Made(lambda x: torch.tensor([x, 1])), r"makes a tensor of a list of tensors by tensor\(\)"),

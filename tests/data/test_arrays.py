@@ -29,6 +29,7 @@ def test_columns_of_any_library() -> None:
         Dataset.from_arrays(
             {
                 "numpy": np.array([1.5, 2.5], np.float16),
+                "big endian": np.array([1.5, 2.5], ">f4"),
                 "torch": torch.tensor([[1, 2], [3, 4]], requires_grad=False),
                 "grad": torch.tensor([1.0, 2.0], requires_grad=True),
                 "arrow": pa.chunked_array([["a"], [None]]),
@@ -43,6 +44,7 @@ def test_columns_of_any_library() -> None:
     )
     assert {name: column.tolist() for name, column in got.items()} == {
         "numpy": [1.5, 2.5],
+        "big endian": [1.5, 2.5],
         "torch": [[1, 2], [3, 4]],
         "grad": [1.0, 2.0],
         "arrow": ["a", ""],
@@ -54,6 +56,7 @@ def test_columns_of_any_library() -> None:
         "dates": ["2020-01-01", "2020-01-02"],
     }
     assert got["numpy"].dtype == np.float16
+    assert got["big endian"].dtype.isnative
 
 
 def test_structures_are_kept() -> None:

@@ -150,7 +150,9 @@ def test_a_module_in_half_or_double_precision(tmp_path: Path) -> None:
     for dtype in (torch.float64, torch.bfloat16):
         module = nn.Linear(3, 1, dtype=dtype)
         ours = estimator(module, tmp_path / str(dtype)).train(input_fn(x, y), steps=2)
-        assert ours.trained_module().get_parameter("weight").dtype == dtype
+        weight = ours.trained_module().get_parameter("weight")
+        assert weight.dtype == dtype
+        assert ours.get_variable_value("weight").tolist() == weight.tolist()
         assert ours.evaluate(lambda: (x, y))["loss"] > 0
         assert next(ours.predict(lambda: x))["output"].shape == (1,)
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 from torch_estimator.compile.batch_layout import layouts_as_json, tensor_layouts
 from torch_estimator.compile.generated_code import GeneratedCode
 from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
-from torch_estimator.compile.trace_checks import CannotBeCompiled
+from torch_estimator.compile.trace_checks import CannotBeCompiled, reason_of
 from torch_estimator.compile.tracing import WRAPS
 
 # Names of the files in the folder of a compiled step.
@@ -155,5 +155,4 @@ def _reason(error: Exception) -> str:
         return "there is no C++ compiler (install g++, or name another in CXX)"
     if "aliased inputs" in text:
         return "two of its tensors share memory, as a parameter and a view of it do"
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {line}".rstrip(": ")
+    return reason_of(error, text)

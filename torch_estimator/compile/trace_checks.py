@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,9 @@ _NUMBERS = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__in
 _MADE_OF_LISTS = frozenset(
     {"tensor", "as_tensor", "asarray", "new", "new_tensor", "sparse_coo_tensor", "sparse_csr_tensor"}
 )
+
+# How the error begins of an operator for which PyTorch has no rule that gives the shapes of its results.
+_NO_SHAPES = re.compile(r"(aten::\w+)[\w.]*: attempted to run this operator with Meta tensors")
 
 _READ_AS_NUMBER = "it turns a tensor into a Python number (item(), float(), bool() or an if on a tensor)"
 
@@ -152,12 +156,20 @@ def _is_list_of_tensors(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(isinstance(one, Tensor) or _is_list_of_tensors(one) for one in value)
 
 
-def reason_of(error: Exception) -> str:
-    """Return why tracing failed, in words that fit after "because"."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    if "tracing tensor" in text or "_local_scalar_dense" in text:
+def reason_of(error: Exception, text: str | None = None) -> str:
+    """Return why tracing or compiling failed, in words that fit after "because".
+
+    Args:
+        error: The error.
+        text: What it says, if not ``str(error)``.
+    """
+    lines = map(str.strip, (str(error) if text is None else text).splitlines())
+    line = next(filter(None, lines), "")
+    if "tracing tensor" in line or "_local_scalar_dense" in line:
         return _READ_AS_NUMBER
-    return f"{type(error).__name__}: {text}"
+    if found := _NO_SHAPES.match(line):
+        return f"PyTorch has no compiled form of {found[1]}"
+    return f"{type(error).__name__}: {line}".rstrip(": ")
 
 
 def check_graph(graph: GraphModule, again: GraphModule) -> None:
@@ -212,7 +224,8 @@ def _check_constants(graph: GraphModule) -> None:
         for user in node.users:
             if user.target not in (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default):
                 raise CannotBeCompiled(
-                    "it reads a tensor that belongs to none of the module, the head and the optimizers"
+                    "it reads a tensor that belongs to none of the module, the head and the optimizers, or assigns a "
+                    "buffer instead of changing it (copy_)"
                 )
 
 

@@ -237,7 +237,8 @@ def _as_array(value: Any, name: str | None) -> Array:
     if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
         # numpy makes floats of integers that no integer type can hold. Raise an error if the list has such integers.
         check_integers(value, name)
-    return array
+    # A tensor can only be made of numbers in the byte order of this machine.
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _unmasked(array: Any) -> Any:
