@@ -46,6 +46,7 @@ class Panel:
 
 _OURS = {
     "ours, very first run": "torch-estimator, first run",
+    "ours, after another model": "torch-estimator, after another model",
     "ours, a later run": "torch-estimator, later run",
     "ours, compile=no": "torch-estimator, compile=False",
 }

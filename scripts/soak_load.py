@@ -66,6 +66,9 @@ class _Connection:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         self.asked += 1
+        # Either a process that lives has this connection, or the killed process has answered before its end. In the
+        # second case, the client sends its next request again, as on any used connection that is closed.
+        self.is_of_killed = False
         return int(status.split()[1]), body, headers.get("connection") == "close"
 
 
@@ -108,6 +111,7 @@ class Load:
         self._reconnecting = reconnecting
         self._pause_secs = pause_secs
         self._open: dict[int, _Connection] = {}
+        self._lost_ports: set[int] = set()
         self._is_over = False
         self._may_refuse = False
         self._clients = [asyncio.create_task(self._client(random.Random(seed + one))) for one in range(connections)]
@@ -132,9 +136,11 @@ class Load:
         self._may_refuse = True
 
     def expect_loss(self, ports: set[int]) -> None:
-        """Note that the process that holds the connections from these ports is killed."""
+        """Note that the process that holds, or would accept, the connections from these ports is killed."""
         for port in ports & self._open.keys():
             self._open[port].is_of_killed = True
+        # Connections that the system has made, and `_connect` has not returned yet.
+        self._lost_ports = ports - self._open.keys()
 
     async def _client(self, rng: random.Random) -> None:
         connection: _Connection | None = None
@@ -184,6 +190,8 @@ class Load:
         self.record.started += 1
         connection = _Connection(*await asyncio.open_connection("127.0.0.1", self._port))
         self._open[connection.port] = connection
+        connection.is_of_killed = connection.port in self._lost_ports
+        self._lost_ports.discard(connection.port)
         return connection
 
     def _close(self, connection: _Connection) -> None:

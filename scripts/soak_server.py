@@ -11,12 +11,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 _URL = re.compile(r"Serving .* at (https?)://([^ ]+):(\d+)")
 _LONGEST_SECS = 60.0
+_CLOSED = "06"  # TIME_WAIT in /proc/net/tcp.
 
 
 class ServerError(Exception):
@@ -174,25 +175,30 @@ def client_ports(process: int, port: int) -> set[int]:
             held.add(os.readlink(descriptor))
         except OSError:
             continue
-    ports = set()
+    return {client for client, inode in _connections(port) if f"socket:[{inode}]" in held}
+
+
+def _connections(port: int) -> Iterator[tuple[int, str]]:
+    """Yield the client's port and the inode of each connection to a server; the inode is 0 until it is accepted."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and f"socket:[{fields[9]}]" in held:
-            ports.add(int(fields[2].rpartition(":")[2], 16))
-    # The socket that listens has port 0 at its other end.
-    return ports - {0}
+        _, server, client, state, *_, inode = line.split()[:10]
+        client_port = int(client.rpartition(":")[2], 16)
+        # The socket that listens has port 0 at its other end.
+        if int(server.rpartition(":")[2], 16) == port and client_port and state != _CLOSED:
+            yield client_port, inode
 
 
 def kill_node(process: int, port: int, about: Callable[[set[int]], None]) -> None:
-    """Kill a node, after saying which connections it holds.
+    """Kill a node, after saying which connections it may hold.
 
     Args:
         process: Process id of the node.
         port: Port of the server.
-        about: Called with the ports of the clients. The node is stopped meanwhile, so it takes no connection more.
+        about: Called with the clients' ports of these connections. They include all connections that no node has
+            accepted yet. The node is stopped meanwhile, so it accepts no connection more.
     """
     os.kill(process, signal.SIGSTOP)
     while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         time.sleep(0.001)
-    about(client_ports(process, port))
+    about(client_ports(process, port) | {client for client, inode in _connections(port) if inode == "0"})
     os.kill(process, signal.SIGKILL)

@@ -68,7 +68,7 @@ def _no_compiled_steps_of_others(
     """Nothing is compiled yet: what one test leaves must not decide how the next one trains."""
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     # Headers cost seconds, and are the same for each step.
-    monkeypatch.setattr(step_compiler, "PrecompiledHeaders", partial(PrecompiledHeaders, headers_directory))
+    monkeypatch.setattr(step_compiler, "PrecompiledHeaders", partial(PrecompiledHeaders, directory=headers_directory))
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ def started(
         keep=keep,
         compute_key=none,
         threads=1,
-        headers=PrecompiledHeaders(folder),
+        headers=PrecompiledHeaders((), folder),
         is_background=is_background,
     )
 

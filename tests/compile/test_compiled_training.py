@@ -312,7 +312,7 @@ def test_a_change_that_only_the_cache_key_sees_takes_effect_some_steps_later(
 
     monkeypatch.setattr(compiled_runner, "_MOST_CHANGES", 1)
     job(tmp_path, True).train(lambda: data().repeat(), steps=900, hooks=[Looked(), Changing()])
-    assert [one for one in caplog.messages if "is changed again and again" in one]
+    assert [one for one in caplog.messages if "changes something in the model or its optimizer again and again" in one]
 
 
 def test_a_list_that_a_hook_fills_is_not_searched_at_every_step(tmp_path: Path) -> None:
@@ -360,8 +360,8 @@ def test_changes_by_a_listener_take_effect_and_frequent_ones_end_compiling(
     compiled = trained("compiled", True)
     logged = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
     assert logged == [
-        "The training step is not compiled, because the model or its optimizer is changed again and again; training "
-        "goes on without."
+        "The training step is not compiled, because the step or a hook changes something in the model or its optimizer "
+        "again and again, such as a count or a flag (a buffer may change); training goes on without."
     ]
     assert_close(compiled, trained("eager", False))
 
@@ -751,3 +751,23 @@ class Failing(te.Hook):
     def after_step(self, context: te.RunContext) -> None:
         if context.global_step == 5:
             raise ZeroDivisionError
+
+
+@pytest.mark.runs_in_python
+def test_a_step_that_changes_itself_is_refused_once_also_beside_a_hook(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Counting(Network):
+        calls = 0
+
+        def forward(self, features: dict[str, Tensor]) -> Tensor:
+            self.calls += 1
+            return super().forward(features)
+
+    class Looking(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            pass
+
+    job(tmp_path, True, Counting).train(lambda: data().repeat(), steps=20, hooks=[Looking()])
+    (told,) = [one for one in caplog.messages if "compiled" in one]
+    assert "because it changes something in the model that is no tensor" in told

@@ -22,7 +22,8 @@ The life of a compiled step, in order:
       and `traced_update` makes the optimizer's update part of the graph.
    b. `building` lets AOTInductor generate C++ code of the graph. `generated_code` compiles it with a class of this
       project (``step_model.h``) in place of PyTorch's, with a loop over many steps (``run_steps.h``), and on some
-      processors with matrix products by oneDNN (``matrix_product.h``).
+      processors with matrix products by oneDNN (``matrix_product.h``). From the second step of a machine on, it
+      finds its headers precompiled (`precompiled_headers`).
    c. The process moves the library to the cache. It outlives the training if that ends first.
 7. `compiled_step` loads the library and takes steps with it, several per call and without Python in between.
 8. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes

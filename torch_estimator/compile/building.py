@@ -50,13 +50,16 @@ def build(
         graph: A graph of `trace`.
         inputs: The tensors that it was traced with.
         folder: Where to put the library.
-        work: Directory for intermediate files. Inductor does not work in a path with spaces, which ``folder`` may have.
+        work: Directory for intermediate files.
         threads: Number of threads that the step runs with.
         headers: Precompiled headers of the generated code.
 
     Raises:
-        CannotBeCompiled: Inductor or the C++ compiler has failed.
+        CannotBeCompiled: Inductor or the C++ compiler has failed, or the path of `work` has spaces, with which Inductor
+            does not work.
     """
+    if len(str(work).split()) != 1:
+        raise CannotBeCompiled(f"{str(work)!r} has a space (set TMPDIR to another directory)")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     # If there is jinja2, Inductor makes templates of kernels when it is imported. No step uses these kernels.
     sys.modules["jinja2"] = None  # type: ignore[assignment]
@@ -72,6 +75,7 @@ def build(
 
         VecISA.check_build = lambda *_: False  # type: ignore[method-assign]
     _expand_indices()
+    _leave_permutations()
     _keep_order_of_changes()
     has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
@@ -111,8 +115,8 @@ def build(
 def _expand_indices() -> None:
     """Let Inductor expand the indices of a loop instead of simplifying them, which takes ten times as long.
 
-    It does so to find out by how much an index grows from one turn to the next. For sums of products, as indices are,
-    both give the same.
+    It does so to find out by how much an index grows from one turn to the next; if by one, numbers are read together.
+    Both forms have the same value. If the expanded one does not show that it is one, the loop is only slower.
     """
     with contextlib.suppress(ImportError):
         import sympy  # type: ignore[import-untyped]
@@ -124,12 +128,21 @@ def _expand_indices() -> None:
         sizevars.sympy = other  # type: ignore[attr-defined]
 
 
+def _leave_permutations() -> None:
+    """Let Inductor compile ``x[torch.randperm(n)]`` as it is. Its faster form of it raises an error in PyTorch 2.13."""
+    with contextlib.suppress(ImportError):
+        from torch._inductor.fx_passes import misc_patterns
+
+        misc_patterns._misc_patterns_init = lambda *_: None  # type: ignore[assignment]
+
+
 def _keep_order_of_changes() -> None:
     """Let Inductor run a kernel that changes a buffer before the kernels that read the result.
 
-    Inductor knows this order by names: a changed buffer has a name of its own. But when Inductor gives a kernel other
-    loops, to merge two kernels, it lists the kernel's reads by the old names (PyTorch 2.13). So the sums of
-    ``scatter_add`` could be read too early, as zeros. Here the new names are put in.
+    A buffer gets a new name when a kernel changes it, and Inductor orders kernels by these names. To merge two kernels,
+    Inductor may give one of them other loops. Then it lists what this kernel reads again, by the old names (PyTorch
+    2.13). So the sums of ``scatter_add`` could be read too early, as zeros. This function puts the new names into the
+    list.
     """
     from torch._inductor.scheduler import SchedulerNode
 
@@ -147,12 +160,17 @@ def _reason(error: Exception) -> str:
     # Inductor puts its own error around most others.
     error = getattr(error, "inner_exception", error)
     text = str(error.stderr if isinstance(error, subprocess.CalledProcessError) else error)
+    # A C++ compiler first says through which files it has come to the error.
+    _, is_of_compiler, text_of_compiler = text.partition(" error: ")
+    text = text_of_compiler if is_of_compiler else text
     if "DynamicOutputShape" in type(error).__name__ or "DynamicOutputShape" in text:
         return (
             "the shape of a tensor depends on numbers, as with a boolean mask in brackets; torch.where keeps the shape"
         )
     if isinstance(error, FileNotFoundError) or "InvalidCxxCompiler" in f"{type(error).__name__} {text}":
-        return "there is no C++ compiler (install g++, or name another in CXX)"
+        named = os.environ.get("CXX")
+        cure = f"CXX names {named!r}" if named else "install g++, or name another in CXX"
+        return f"there is no C++ compiler ({cure})"
     if "aliased inputs" in text:
         return "two of its tensors share memory, as a parameter and a view of it do"
     return reason_of(error, text)

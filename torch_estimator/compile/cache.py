@@ -1,4 +1,4 @@
-"""Cache of compiled steps on disk, for later runs.
+"""Cache of compiled steps on disk, for later runs, and of precompiled headers, with which more steps are compiled.
 
 An entry is a folder of machine code that a training loads, so the cache must be protected as installed programs are:
 
@@ -46,13 +46,17 @@ class StepCache:
             user's cache directory.
         content: What is kept, which is the name of the directory inside of `directory`.
         most: Number of entries above which the least recently used ones are removed.
+
+    Attributes:
+        base: `directory` without symbolic links.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, content: str = "steps", most: int = 64
     ) -> None:
         # Resolve symbolic links once, because a link could be changed between the check and the use.
-        self._directory = Path(os.path.realpath(directory or _default_directory())) / content
+        self.base = Path(os.path.realpath(directory or _default_directory()))
+        self._directory = self.base / content
         self._most = most
         self._has_warned = False
 
@@ -197,7 +201,7 @@ class StepCache:
 
 
 def entry_key(parts: Iterable[object]) -> str:
-    """Return the key of a compiled step in the cache: a hash of the texts of everything that the step depends on."""
+    """Return a key of the cache: a hash of the texts of everything that its entry depends on."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 

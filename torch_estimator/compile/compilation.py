@@ -82,7 +82,7 @@ class Compilation:
         keep: Moves the built folder to the cache and returns its new path; None if later runs cannot use the step.
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
         threads: Number of threads that the compiled step runs with.
-        headers: Precompiled headers. If there are none yet, another process makes them after the step.
+        headers: Precompiled headers for the C++ compiler.
         is_background: Whether the process gets a lower priority than the training.
 
     Attributes:
@@ -132,7 +132,7 @@ class Compilation:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
-            _build_and_exit(parent, folder, work, reserved, build_and_keep, headers)
+            _build_and_exit(parent, folder, work, reserved, build_and_keep)
         reserved.close()
 
     def is_over(self) -> bool:
@@ -223,14 +223,7 @@ class Compilation:
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
-def _build_and_exit(
-    parent: int,
-    folder: Path,
-    work: Path,
-    reserved: BinaryIO,
-    build: Callable[[], Path],
-    headers: PrecompiledHeaders,
-) -> NoReturn:
+def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
     """Compile a step in the child process, write the outcome to a file, and exit.
 
     Args:
@@ -239,13 +232,13 @@ def _build_and_exit(
         work: Directory for the outcome, the log and intermediate files.
         reserved: The file whose lock lasts until the end of this process.
         build: Traces, compiles and keeps the step; returns where it is.
-        headers: What `build` compiles with.
     """
     try:
         _close_files(keep=reserved.fileno())
         os.setpgid(0, 0)
         # Reset the signal handlers inherited from the parent. On SIGTERM, they would save a checkpoint, for instance.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        # On SIGCHLD, they may collect the exit status of the C++ compiler.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         # Let the kernel end this process after 15 minutes, even if no parent is left to kill it.
         signal.alarm(int(_MAX_SECS) + 1)
@@ -272,7 +265,6 @@ def _build_and_exit(
         # Write the file under another name and rename it, so that the parent never reads half a file.
         (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
         os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
-        _make_in_another_process(headers)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -285,20 +277,7 @@ def _build_and_exit(
         os._exit(0)
 
 
-def _make_in_another_process(headers: PrecompiledHeaders) -> None:
-    """Make headers that were missing, for later steps. This process can end, so that the training gets its step."""
-    if os.fork() == 0:
-        try:
-            _close_files()
-            # A fork does not inherit the alarm.
-            signal.alarm(int(_MAX_SECS))
-            os.nice(_NICENESS)
-            headers.make()
-        finally:
-            os._exit(0)
-
-
-def _close_files(*, keep: int | None = None) -> None:
+def _close_files(*, keep: int) -> None:
     """Close all inherited files except `keep`, so that the parent's ports, locks and pipes close when the parent ends.
 
     Each descriptor is redirected to the null device instead of being closed. A Python object of the parent may still

@@ -131,6 +131,8 @@ class CompiledRunner(StepRunner):
         self._layouts: dict[BatchLayout | None, _LayoutState] = {}
         self._block: BatchBlock | None = None
         self._changes = 0
+        # Whether this run has taken a step in Python.
+        self._has_stepped = False
         self._has_given_up = False
         self._context: RunContext | None = None
         self._secs_per_step = _SECS_PER_CALL
@@ -245,11 +247,19 @@ class CompiledRunner(StepRunner):
         return self._block
 
     def _begin_anew(self) -> None:
+        states = self._layouts.values()
+        if any(state.failed for state in states) and not any(state.compiled for state in states):
+            # The log says already why the step cannot be compiled. A step that counts its calls changes every time.
+            self._give_up(None)
+            return
         logger.info("The model or its optimizer has changed, so the compiled step is dropped.")
         self._drop()
         self._changes += 1
         if self._changes == _MOST_CHANGES:
-            self._give_up("the model or its optimizer is changed again and again")
+            self._give_up(
+                "the step or a hook changes something in the model or its optimizer again and again, such as a count "
+                "or a flag (a buffer may change)"
+            )
 
     def _drop(self) -> None:
         """Drop all compiled steps, and stop waiting for compilations that are running."""
@@ -257,11 +267,17 @@ class CompiledRunner(StepRunner):
         self.__exit__()
         self._layouts, self._compiler, self._detector = {}, None, None
 
-    def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log why: `reason` is a text that fits after "because"."""
-        if not self._has_given_up:
-            self._has_given_up = True
-            self._drop()
+    def _give_up(self, reason: str | None) -> None:
+        """Take all further steps in Python.
+
+        Args:
+            reason: Why, to log, in words that fit after "because"; None if the log says it already.
+        """
+        if self._has_given_up:
+            return
+        self._has_given_up = True
+        self._drop()
+        if reason is not None:
             logger.warning("The training step is not compiled, because %s; training goes on without.", reason)
 
     def _take_in_python(self, batch: TensorBatch, state: _LayoutState | None, context: RunContext) -> float:
@@ -276,6 +292,7 @@ class CompiledRunner(StepRunner):
             observed(context),
         ):
             loss = float(self._step(*step_inputs(batch)))
+        self._has_stepped = True
         if state is not None:
             state.eager_secs += time.perf_counter() - started
             state.eager_steps += 1
@@ -372,11 +389,19 @@ class CompiledRunner(StepRunner):
             return None
         if state is None:
             state = self._layouts[layout] = self._new_state(rows)
-        # With optimizers of `torch.optim`, take the very first step in Python.
-        # These optimizers create their state in the first step, and tracing needs all tensors of the step.
-        if state.compiled is None and not state.failed and (context.global_step or not self._step.other_optimizers):
+        if state.compiled is None and not state.failed and self._has_all_state(context):
             self._load_or_compile(state, layout, batches.batch(number), context)
         return state
+
+    def _has_all_state(self, context: RunContext) -> bool:
+        """Return whether the tensors and objects that the step changes are there, which tracing and the key need.
+
+        Optimizers of `torch.optim` create their state in the very first step, and Keras models in the first step of a
+        process. Such steps are taken in Python.
+        """
+        optimizers = self._step.other_optimizers
+        is_of_checkpoint = context.global_step and not any(getattr(one, "builds_lazily", False) for one in optimizers)
+        return bool(not optimizers or is_of_checkpoint or self._has_stepped)
 
     def _state_of_strings(self, rows: int, context: RunContext) -> _LayoutState | None:
         """Return the state for batches with strings, which run in Python. Warn when compiling would have saved time."""

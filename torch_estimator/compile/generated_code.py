@@ -4,8 +4,8 @@ Inductor can compile this code itself. It is compiled here because that takes a 
 
 - Most of the code that calls the kernels is the same for every step: classes for constants, devices and pools of
   models, and checks of the inputs' layouts that are off. Here ``step_model.h`` stands in place of all that.
-- The headers, which take half of the time that is left, are shorter in C++17 than in C++20, and precompiled from the
-  second step of a machine on (`PrecompiledHeaders`).
+- The headers, which take half of the time that is left, are shorter in C++17 than in C++20. From the second step of a
+  machine on they are precompiled (`PrecompiledHeaders`).
 - Nothing is compiled for debuggers: no line tables, no frame pointers. A step is as fast with -O2 as with -O3.
 - One call of the compiler makes the whole library, together with the loop of ``run_steps.h``.
 
@@ -82,35 +82,35 @@ class GeneratedCode(NamedTuple):
 
         Args:
             library: Path of the library to make.
-            headers: Precompiled headers for shortened code.
+            headers: Precompiled headers. If there are none yet, a process is started that makes them for later steps.
             flags: Additional flags of the C++ compiler.
 
         Raises:
             subprocess.CalledProcessError: The compiler or the linker has failed.
         """
         code = self.source.read_text()
-        shortened = shorten(code)
-        # The compiler may refuse shortened code. A later PyTorch may need what step_model.h or this C++ standard lacks.
-        if shortened is None or not self._compile(shortened, library, flags, headers):
-            self._compile(code, library, flags)
+        compiling, linking = _options(self.flags)
+        if (shortened := shorten(code)) is not None:
+            options = [*compiling, "-std=c++17"]
+            precompiled = headers.arguments(options)
+            # The compiler may refuse precompiled headers. It may also refuse shortened code, if a later PyTorch needs
+            # what step_model.h or this C++ standard lacks.
+            if precompiled and self._compile(shortened, library, [*options, *precompiled, *flags], linking):
+                return
+            if self._compile(shortened, library, [*options, *flags], linking):
+                if not precompiled:
+                    headers.make(options)
+                return
+        self._compile(code, library, [*compiling, *flags], linking, check=True)
 
     def _compile(
-        self, code: str, library: Path, flags: Sequence[str], headers: PrecompiledHeaders | None = None
+        self, code: str, library: Path, options: Sequence[str], linking: Sequence[str], *, check: bool = False
     ) -> bool:
-        """Compile code into a library, shortened code with headers and other code without.
-
-        Returns:
-            Whether the compiler has compiled shortened code. Other code raises an error if not.
-        """
+        """Compile code with a compiler and its options. Return whether that has worked; if `check`, raise an error."""
         whole = self.source.with_suffix(".step.cpp")
         whole.write_text(f'{code}\n#include "{_LOOP}"\n')
-        compiling, linking = _options(self.flags)
-        if headers is not None:
-            compiling.append("-std=c++17")
-            # The flags need no headers of their own: they do not change what the compiler reads.
-            compiling += headers.arguments(compiling)
-        command = [*compiling, *flags, str(whole), *map(str, self.objects), *linking, "-o", str(library)]
-        done = subprocess.run(command, check=headers is None, capture_output=True, text=True, timeout=_MAX_SECS)
+        command = [*options, str(whole), *map(str, self.objects), *linking, "-o", str(library)]
+        done = subprocess.run(command, check=check, capture_output=True, text=True, timeout=_MAX_SECS)
         return done.returncode == 0
 
 

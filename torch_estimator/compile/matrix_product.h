@@ -1,7 +1,8 @@
 /* Matrix products of a compiled step by oneDNN, on processors with AVX-512 that are not made by Intel.
 
    PyTorch multiplies matrices with MKL, which uses AVX-512 on Intel's processors only. On others oneDNN, which PyTorch
-   contains as well, takes half the time from a few rows on. On Intel's, products stay with MKL. */
+   contains as well, is faster from a few rows on: it halves their time on a Zen 5, and saves a little on a Zen 4. On
+   Intel's, products stay with MKL. */
 
 #include <algorithm>
 #include <cstdint>

@@ -1,7 +1,10 @@
 """Precompiled headers of compiled steps, kept in the cache.
 
-Every step includes the same headers, and the C++ compiler takes more than half of its time to read them. So they are
-compiled once on a machine, after the first step was compiled. Later compilations read the result, which is 135 MB long.
+All steps include the same headers, and the C++ compiler takes two fifths of its time to read them. So they are compiled
+once on a machine, after its first step. Later compilations read the result, a file of 135 MB.
+
+A separate process does this: ``python -m torch_estimator.compile.precompiled_headers DIRECTORY KEY COMMAND...``. The
+process does not import torch, so it needs little memory. It goes on if the training ends first.
 """
 
 from __future__ import annotations
@@ -9,63 +12,100 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch_estimator.compile.cache import StepCache, entry_key
-from torch_estimator.compile.cache_key.environment import machine
 
 HEADERS = Path(__file__).with_name("step_headers.h")
-# Headers of other versions of PyTorch, of the compiler or of this package are removed beyond this number.
+# The compiler looks for a file with this name before it looks for the header.
+_PRECOMPILED = f"{HEADERS.name}.gch"
+
+# Those of other versions of PyTorch or of the compiler are removed beyond this number.
 _MOST = 2
+# Headers are made only if so many bytes are free, so that a training does not miss them in the meantime.
+_LEAST_FREE = 2**30
 _MAX_SECS = 600
+_NICENESS = 10
 
 
 class PrecompiledHeaders:
     """The precompiled headers of this machine, if there are any.
 
     Args:
+        machine: Texts about everything that they depend on except the compiler's options.
         directory: Directory of the cache, as of `StepCache`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self._cache = StepCache(directory, content="headers", most=_MOST)
-        self._missing: list[str] | None = None
+    def __init__(self, machine: Iterable[str], directory: str | os.PathLike[str] | None = None) -> None:
+        self._facts = (HEADERS.read_text(), *machine)
+        self._cache = _cache(directory)
 
     def arguments(self, command: Sequence[str]) -> list[str]:
-        """Return what makes a compiler read the precompiled headers instead of `HEADERS`.
+        """Return arguments that make a compiler read the precompiled headers; none if there are no such headers.
+
+        The compiler fails if it cannot use them.
 
         Args:
-            command: The compiler and its options. Headers that were precompiled with other options cannot be used.
-
-        Returns:
-            Arguments; none if the headers are not precompiled yet. Then `make` will do it.
+            command: The compiler and its options.
         """
-        folder = self._cache.find(_key(command))
-        self._missing = list(command) if folder is None else None
-        # The compiler looks for a file with this name and the suffix .gch. If it cannot use that, it reads the header.
+        folder = self._cache.find(self._key(command))
         return ["-include", str(folder / HEADERS.name)] if folder is not None else []
 
-    def make(self) -> None:
-        """Precompile the headers, which takes seconds, if `arguments` has not found them.
+    def make(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+        """Start a process that precompiles the headers with a compiler and its options.
 
-        Nothing happens if another process is doing it, or if the result cannot be kept.
+        Returns:
+            The process, for which nobody needs to wait; None if it cannot be started.
         """
-        if self._missing is None or (reserved := self._cache.reserve(_key(self._missing))) is None:
-            return
-        with reserved:
-            folder = self._cache.make_build_folder(_key(self._missing))
-            header = folder / HEADERS.name
-            command = [*self._missing, "-x", "c++-header", str(header), "-o", f"{header}.gch"]
-            try:
-                if self._cache.can_keep(folder):
-                    shutil.copyfile(HEADERS, header)
-                    subprocess.run(command, check=True, timeout=_MAX_SECS)
-                    self._cache.keep(folder, _key(self._missing))
-            finally:
-                # There is nothing left to remove if the headers are kept.
-                shutil.rmtree(folder, ignore_errors=True)
+        program = [sys.executable, "-m", __name__, str(self._cache.base), self._key(command), *command]
+        none = subprocess.DEVNULL
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        try:
+            return subprocess.Popen(program, env=variables, stdin=none, stdout=none, stderr=none)
+        except (OSError, TypeError):
+            # An embedded interpreter has no executable.
+            return None
+
+    def _key(self, command: Sequence[str]) -> str:
+        return entry_key((*self._facts, *command))
 
 
-def _key(command: Sequence[str]) -> str:
-    return entry_key(("headers", *machine(), *command))
+def _cache(directory: str | os.PathLike[str] | None) -> StepCache:
+    return StepCache(directory, content="headers", most=_MOST)
+
+
+def precompile(directory: str, key: str, command: Sequence[str]) -> None:
+    """Precompile the headers and keep them.
+
+    Nothing happens if another process is doing it, or if there is no room for them.
+
+    Args:
+        directory: Directory of the cache.
+        key: The key of the headers.
+        command: The compiler and its options.
+
+    Raises:
+        subprocess.CalledProcessError: The compiler has failed.
+    """
+    cache = _cache(directory)
+    if (reserved := cache.reserve(key)) is None:
+        return
+    with reserved:
+        folder = cache.make_build_folder(key)
+        try:
+            if cache.can_keep(folder) and shutil.disk_usage(folder).free > _LEAST_FREE:
+                made = folder / _PRECOMPILED
+                subprocess.run(
+                    [*command, "-x", "c++-header", str(HEADERS), "-o", str(made)], check=True, timeout=_MAX_SECS
+                )
+                cache.keep(folder, key)
+        finally:
+            # There is nothing left to remove if the headers are kept.
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    os.nice(_NICENESS)
+    precompile(sys.argv[1], sys.argv[2], sys.argv[3:])

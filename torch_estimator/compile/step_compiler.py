@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_estimator.compile.batch_layout import BatchLayout
 from torch_estimator.compile.cache import StepCache, entry_key
-from torch_estimator.compile.cache_key import CacheKey, environment_digest
+from torch_estimator.compile.cache_key import CacheKey, environment_digest, machine
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
 from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
@@ -110,7 +110,7 @@ class StepCompiler:
             keep=keep,
             compute_key=self._compute_key,
             threads=threads,
-            headers=PrecompiledHeaders(),
+            headers=PrecompiledHeaders(machine()),
             is_background=is_background,
         )
 

@@ -165,6 +165,11 @@ def reason_of(error: Exception, text: str | None = None) -> str:
     """
     lines = map(str.strip, (str(error) if text is None else text).splitlines())
     line = next(filter(None, lines), "")
+    if line.startswith("Exception encountered when calling") and isinstance(error.__context__, Exception):
+        # Keras replaces the error of a layer by another one, which says first in which layer it was.
+        return reason_of(error.__context__)
+    if isinstance(error, CannotBeCompiled):
+        return str(error)
     if "tracing tensor" in line or "_local_scalar_dense" in line:
         return _READ_AS_NUMBER
     if found := _NO_SHAPES.match(line):

@@ -93,8 +93,6 @@ def trace(
     with trace_checks.replaced(torch.compiler, "_is_compiling_flag", True), torch.enable_grad():
         try:
             graph, again = (make_fx(take_step, replacements())(*inputs) for _ in range(2))
-        except CannotBeCompiled:
-            raise
         except Exception as error:
             raise CannotBeCompiled(trace_checks.reason_of(error)) from error
     trace_checks.check_graph(graph, again)

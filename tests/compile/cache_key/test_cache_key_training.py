@@ -51,7 +51,6 @@ def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> li
             model.note_structure(batch)
             step(batch.features, batch.labels, batch.weights)
             found.append(now())
-    assert found[-1].portable, found[-1].obstacle
     return found
 
 
@@ -82,6 +81,7 @@ def test_training_a_canned_model_does_not_change_its_digest(make: Callable[..., 
     # Optimizers of `torch.optim` make their state in their first step.
     made = 1 if isinstance(getattr(make, "keywords", {}).get("optimizer"), partial) else 0
     assert found[made:] == found[-1:] * (5 - made)
+    assert found[-1].portable, found[-1].obstacle
 
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
@@ -141,3 +141,5 @@ def test_training_a_keras_model_does_not_change_its_digest(name: str, tmp_path: 
     found = digests_of_training(estimator, te.data.Dataset.from_arrays(features, labels).repeat().batch(8))
     # Keras makes its compiled loss in the first step.
     assert found[1:] == found[-1:] * 4
+    # It writes addresses of objects into other objects.
+    assert not found[-1].portable

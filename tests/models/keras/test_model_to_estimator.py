@@ -202,6 +202,35 @@ def test_sample_weights_weigh_the_loss_and_the_weighted_metrics(tmp_path: Path) 
     assert te.ExportedModel.load(path).predict({"x": X})["y"].shape == (ROWS, 1)
 
 
+@pytest.mark.parametrize("kind", ["classifier", "two ends"])
+def test_compiled_steps_do_the_same_also_after_a_resume(
+    tmp_path: Path, kind: str, compilations: Callable[[], list[int]]
+) -> None:
+    make, features, labels = MODELS[kind]
+    trained = {}
+    for compile in (True, False):
+        settings = config(compile=compile)
+        one = te.model_to_estimator(make(), model_dir=str(tmp_path / str(compile)), config=settings)
+        trained[compile] = one.train(input_fn(features, labels), steps=20).train(input_fn(features, labels), steps=20)
+    assert compilations() == [BATCH, BATCH]
+    compiled, in_python = (variables(trained[compile]) for compile in (True, False))
+    for name, expected in in_python.items():
+        np.testing.assert_allclose(compiled[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+    # A compiled step of a Keras model is of no use to another process, so none is kept in the cache.
+    assert not list(Path(os.environ["TORCH_ESTIMATOR_CACHE_DIR"]).rglob("step.so"))
+
+
+@pytest.mark.runs_in_python
+def test_a_layer_that_cannot_be_compiled_is_told_without_what_keras_puts_around_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    te.model_to_estimator(stateful(), model_dir=str(tmp_path), config=config(compile=True)).train(
+        input_fn(X, Y), steps=3
+    )
+    (reason,) = [one for one in caplog.messages if "not compiled" in one]
+    assert "because it turns a tensor into a Python number" in reason
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_export_answers_like_predict(tmp_path: Path, kind: str) -> None:
     make, features, labels = MODELS[kind]

@@ -27,11 +27,11 @@ from torch import nn
 
 # Import these two modules for a side effect only: they register the functions that write objects of each type.
 from torch_estimator.compile.cache_key import functions, python_objects
-from torch_estimator.compile.cache_key.environment import environment_digest, torch_flags
+from torch_estimator.compile.cache_key.environment import environment_digest, machine, torch_flags
 from torch_estimator.compile.cache_key.torch_objects import global_hooks
 from torch_estimator.compile.cache_key.walk import CacheKey, Walk
 
-__all__ = ["CacheKey", "cache_key", "environment_digest", "torch_flags"]
+__all__ = ["CacheKey", "cache_key", "environment_digest", "machine", "torch_flags"]
 
 _REGISTERED = (functions, python_objects)
 

@@ -42,7 +42,14 @@ def environment_digest(threads: int) -> str:
     Args:
         threads: Number of threads that the program is compiled for.
     """
-    facts = [*machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()]
+    facts = [
+        *machine(),
+        f"torch_estimator {own_sources()}",
+        *torch_flags(),
+        f"threads {threads}",
+        *_variables(),
+        *_sources(),
+    ]
     return sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -89,7 +96,7 @@ def _read(flag: Callable[[], Any]) -> str:
 
 @functools.cache
 def machine() -> tuple[str, ...]:
-    """Return texts about software versions and the hardware, which do not change while the process runs."""
+    """Return texts about versions of other software and the hardware, which do not change while the process runs."""
     return (
         f"torch {torch.__version__} {torch.version.git_version}",
         f"numpy {np.__version__}",
@@ -97,7 +104,6 @@ def machine() -> tuple[str, ...]:
         f"platform {platform.system()} {platform.machine()} {platform.libc_ver()}",
         f"processor {torch.backends.cpu.get_cpu_capability()} {_processor()}",
         f"compiler {_compiler()}",
-        f"torch_estimator {own_sources()}",
         *_gpus(),
     )
 

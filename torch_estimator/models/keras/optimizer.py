@@ -23,18 +23,24 @@ class KerasOptimizer(torch.optim.Optimizer):
 
     Attributes:
         kind: Name of the Keras optimizer.
+        builds_lazily: True, because Keras builds parts of a model in its first step.
     """
+
+    builds_lazily = True
 
     def __init__(self, model: Any) -> None:
         self._variables = list(model.trainable_variables)
         self._optimizer = model.optimizer
+        # Keras writes addresses of its objects into others, so that no two processes have the same model. A generator
+        # is of one process for the cache key as well, so that compiled steps are not kept in vain.
+        self._of_this_process = (one for one in ("",))
         self.kind = f"keras.{type(model.optimizer).__name__}"
         super().__init__([variable._value for variable in self._variables], {})
         self._optimizer.build(self._variables)
         for variable in self._optimizer.variables:
             parameter, key = self._slot(variable)
             slots = self.state[parameter]
-            slots[_unique(key, slots)] = variable._value.detach()
+            slots[_unique(key, slots)] = variable._value
 
     @property
     def learning_rate(self) -> float:
