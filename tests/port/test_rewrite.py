@@ -383,3 +383,37 @@ spec = te.TrainSpec(
     input_fn, max_steps=1)
 '''
     )
+
+
+@pytest.mark.parametrize(
+    ("chain", "notes"),
+    [
+        ("tf.data.Dataset.from_tensor_slices((x, y))", 1),
+        ("tf.data.Dataset.from_tensor_slices({'x': x}).repeat()", 1),
+        ("tf.data.Dataset.from_tensor_slices((x, y)).shuffle(9).batch(3)", 0),
+        ("tf.data.Dataset.from_tensor_slices((x, y)).padded_batch(3)", 0),
+        ("tf.data.Dataset.from_tensor_slices((x, y)).apply(tf.data.experimental.map_and_batch(parse, 3))", 0),
+    ],
+)
+def test_arrays_that_are_not_batched_are_noted(chain: str, notes: int) -> None:
+    code = f"{IMPORT}\ndef evaluation(x, y):\n    return {chain}\n\ndef training(rows):\n    return rows.batch(40)\n"
+    found = [one for one in ported(code).findings if "add .batch(n)" in one.text]
+    assert len(found) == notes
+    assert all(one.is_note and one.line == 4 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("call", "notes"),
+    [
+        ("tf.layers.dropout(net, 0.5)", 1),
+        ("tf.compat.v1.layers.batch_normalization(net)", 1),
+        ("tf.layers.dropout(net, 0.5, training=mode == 'train')", 0),
+        ("tf.layers.dropout(net, **settings)", 0),
+        ("tf.layers.dense(net, 3)", 0),
+    ],
+)
+def test_layers_that_never_trained_are_noted(call: str, notes: int) -> None:
+    code = f"{IMPORT}\ndef model_fn(features, labels, mode):\n    net = features['x']\n    return {call}\n"
+    file = ported(code)
+    assert [one.line for one in file.findings if "without training=" in one.text] == [5] * notes
+    assert any(one.name == "def model_fn" for one in file.findings)

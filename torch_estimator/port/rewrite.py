@@ -52,6 +52,15 @@ _DATASET_ARGUMENTS: dict[str, dict[str, str]] = {
 _DATASET_ONLY_TF = ("num_parallel_calls", "deterministic", "name")
 _BYTES = 'the type "string" is text; for images and other bytes write "bytes"'
 _MAP = "the function gets many rows at once, as numpy arrays; write it with numpy"
+_BATCHES = "an Estimator takes batches: add .batch(n), unless the rows are batched elsewhere"
+# Layers that do nothing in training unless the call says `training=`.
+_ONLY_IN_TRAINING = {
+    "layers.dropout": "without training=, it drops nothing in TensorFlow; a torch module in training mode drops",
+    "layers.batch_normalization": (
+        "without training=, it normalizes with its first averages in TensorFlow; "
+        "a torch module in training mode takes the batch's"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -194,7 +203,10 @@ class Reader(cst.CSTVisitor):
                 outer.left |= function.left
             return
         # One entry for the function, in place of one for each name in it.
-        del self.edits.findings[function.findings :]
+        of_layers = _ONLY_IN_TRAINING.values()
+        self.edits.findings[function.findings :] = [
+            one for one in self.edits.findings[function.findings :] if one.text in of_layers
+        ]
         self._leave(original_node, f"def {name}", text)
         if not function.left.isdisjoint(CSV_PARSERS) and function.left.isdisjoint(RECEIVERS):
             self._csv_parsers.add(name)
@@ -285,6 +297,10 @@ class Reader(cst.CSTVisitor):
     def _look_at_call(self, node: cst.Call, function: cst.Attribute | cst.Name, name: TensorFlowName) -> None:
         statement = self._names.parent(node)
         line = self._names.parent(statement) if statement is not None else None
+        if name.name in _ONLY_IN_TRAINING and not any(
+            one.star or (one.keyword is not None and one.keyword.value == "training") for one in node.args
+        ):
+            self._note(function, _ONLY_IN_TRAINING[name.name])
         if name.name in DELETED and isinstance(statement, cst.Expr) and isinstance(line, cst.SimpleStatementLine):
             self.edits.deleted.add(statement)
             self._skipped |= {function, *node.args}
@@ -312,6 +328,14 @@ class Reader(cst.CSTVisitor):
             self._leave_name(function, name)
             return
         self._replace(function, "te.data.Dataset.from_arrays")
+        place: cst.CSTNode | None = node
+        while place is not None and not isinstance(place, cst.FunctionDef | cst.Module):
+            place = self._names.parent(place)
+        batches = matchers.Attribute(
+            attr=matchers.Name("batch") | matchers.Name("padded_batch") | matchers.Name("apply")
+        )
+        if place is not None and not matchers.findall(place, matchers.Call(func=batches)):
+            self._note(function, _BATCHES)
 
     def _edit_arguments(
         self, node: cst.Call, function: cst.Attribute | cst.Name, name: TensorFlowName, rule: Renamed
