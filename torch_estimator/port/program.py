@@ -67,13 +67,23 @@ def port(sources: Mapping[str, str], generation: int | None = None) -> tuple[lis
         The ported files in their order, and the generation whose defaults they have.
 
     Raises:
-        InvalidValueError: A file is not in the syntax of Python 3.
+        InvalidValueError: A file is not in the syntax of Python 3, or nested too deeply.
     """
-    wrappers = {path: _parsed(path, code) for path, code in sources.items()}
-    names = {path: Names(wrapper) for path, wrapper in wrappers.items()}
-    decided = Generation(generation, "as --tf says") if generation is not None else _generation(wrappers, names)
-    files = [_port_file(path, sources[path], wrapper, names[path], decided) for path, wrapper in wrappers.items()]
-    return files, decided
+    path = ""
+    try:
+        wrappers, names = {}, {}
+        for path, code in sources.items():
+            wrappers[path] = _parsed(path, code)
+            names[path] = Names(wrappers[path])
+        decided = Generation(generation, "as --tf says") if generation is not None else _generation(wrappers, names)
+        files = []
+        for path, wrapper in wrappers.items():
+            files.append(_port_file(path, sources[path], wrapper, names[path], decided))
+        return files, decided
+    except RecursionError:
+        raise InvalidValueError(
+            f"{path}: an expression is nested too deeply to be read; split it, such as a sum of thousands of terms."
+        ) from None
 
 
 def _parsed(path: str, code: str) -> metadata.MetadataWrapper:
