@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -449,3 +451,26 @@ def test_the_label_cannot_be_a_feature_too(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "x,y\n1,2\n")
     with pytest.raises(DataError, match="column 'y' is the label"):
         Dataset.from_csv(file, label="y").batch(1).iterator(Wants(y=pa.float32()))
+
+
+def test_a_handled_signal_does_not_end_the_reading_of_a_file(tmp_path: Path) -> None:
+    # The types of columns are inferred in the main thread, which Python's signal handlers run in, too.
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n" + "1,2\n" * 30_000)
+    signals = []
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        while len(signals) < 200:
+            assert len(next(iter(Dataset.from_csv(str(path)).batch(3)))["a"]) == 3
+    finally:
+        ended.set()
+        sender.join()
+        signal.signal(signal.SIGTERM, handler)

@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+# While Arrow reads CSV or JSON in the main thread, it takes signals that Python handles, and ends the reading with
+# ArrowCancelled. Then a SIGTERM that asks for a checkpoint and status 143 would be a traceback and status 1.
+pa.enable_signal_handlers(False)
+
 
 def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
     """Convert an Arrow array to numpy. Numbers without nulls share the memory of the Arrow array, read-only.

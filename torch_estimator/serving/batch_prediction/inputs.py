@@ -39,6 +39,9 @@ from torch_estimator.serving.batch_prediction.rows import (
     texts_of,
 )
 
+# As in `torch_estimator.data.arrow`: Arrow must not turn SIGTERM into ArrowCancelled.
+pa.enable_signal_handlers(False)
+
 if TYPE_CHECKING:
     from torch_estimator.data.sources.record_ranges import RecordRanges
 
