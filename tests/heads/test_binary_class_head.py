@@ -71,7 +71,16 @@ def test_metrics_of_no_batches_are_zero_and_named_after_the_head():
             "recall/positive_threshold_0.3",
         )
     }
+    (baseline,) = [metrics.pop(key) for key in [*metrics] if key.startswith("accuracy_baseline")]
+    assert baseline == 1.0
     assert set(metrics.values()) == {0.0}
+
+
+def test_the_baseline_of_zero_weights_is_that_of_tensorflow() -> None:
+    metrics = BinaryClassHead().metrics()
+    metrics.update(torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [0.0]]), torch.zeros(2))
+    computed = metrics.compute()
+    assert (computed["accuracy_baseline"], computed["accuracy"], computed["label/mean"]) == (1.0, 0.0, 0.0)
 
 
 def test_metrics_do_not_depend_on_the_batches():

@@ -113,3 +113,19 @@ def test_batches_are_passed_on_in_order_once_there_are_enough_rows():
     buffered.compute()
     three = [[3], [3]]
     assert recorder.batches[1:] == [(three, three, None), (three, three, three)]
+
+
+# tf.compat.v1.metrics.auc adds 1e-6 to numerators and denominators, so that a rate of nothing is 1 (recall) or 0
+# (fall-out). tf.keras.metrics.AUC divides without NaN.
+@pytest.mark.parametrize(
+    ("labels", "v1", "v2"), [([0.0, 0.0, 0.0], 1.0, 0.0), ([1.0, 1.0, 1.0], 0.0, 0.0), ([0.0, 1.0, 1.0], 1.0, 1.0)]
+)
+@pytest.mark.parametrize("curves", [1, 2])
+def test_the_area_without_one_of_the_labels(labels: list[float], v1: float, v2: float, curves: int) -> None:
+    scores, wanted = torch.tensor([0.2, 0.6, 0.9]), torch.tensor(labels)
+    if curves == 2:
+        scores, wanted = torch.stack([scores, scores], 1), torch.stack([wanted, wanted], 1)
+    for summation, expected in (("trapezoidal", v1), ("interpolation", v2)):
+        areas = AreaUnderCurves(summation, curves=curves)  # type: ignore[arg-type]
+        areas.update(scores, wanted, None)
+        assert areas.roc_by_curve() == pytest.approx([expected] * curves, abs=2e-6)

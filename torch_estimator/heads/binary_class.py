@@ -162,11 +162,9 @@ class BinaryMetrics:
         self._threshold_rates.update(probabilities, labels, weights)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics over all batches, or zeros if there were no batches."""
+        """Return the metrics over all batches, or zeros (a baseline of 1) if there were no batches."""
         (rates,) = self._rates.compute()
         average_loss, label_mean, prediction_mean = self._means.compute()
-        # Report 0 if all weights are zero. The mean is then 0, and the formula would give 1.
-        baseline = max(label_mean, 1.0 - label_mean) if self._means.weight else 0.0
         metrics = {
             "average_loss": average_loss,
             "accuracy": rates.accuracy,
@@ -174,7 +172,8 @@ class BinaryMetrics:
             "recall": rates.recall,
             "prediction/mean": prediction_mean,
             "label/mean": label_mean,
-            "accuracy_baseline": baseline,
+            # Without examples, or if all weights are zero, the mean is 0 and this is 1, as in TensorFlow.
+            "accuracy_baseline": max(label_mean, 1.0 - label_mean),
             "auc": self._areas.roc(),
             "auc_precision_recall": self._areas.precision_recall(),
             **self._threshold_rates.metrics(),

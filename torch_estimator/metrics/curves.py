@@ -146,7 +146,7 @@ class AreaUnderCurves:
     ROC curve is summed up by trapezoids.
 
     Args:
-        summation: How the area under the precision-recall curve is summed up between two thresholds.
+        summation: How the areas are summed up, that under the precision-recall curve between two thresholds.
             ``"interpolation"``, as in `tf.keras.metrics.AUC`, interpolates true and false positives linearly (Davis and
             Goadrich, 2006). ``"trapezoidal"``, as in `tf.compat.v1.metrics.auc`, interpolates precision and recall.
         curves: Number of classes; each has its own curves.
@@ -184,7 +184,7 @@ class AreaUnderCurves:
         self.histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
 
     def roc(self) -> float:
-        """Return the area under the ROC curve, or 0 if there are no positive or no negative labels."""
+        """Return the area under the ROC curve of the first class; see `roc_by_curve`."""
         return self.roc_by_curve()[0]
 
     def precision_recall(self) -> float:
@@ -192,8 +192,16 @@ class AreaUnderCurves:
         return self.precision_recall_by_curve()[0]
 
     def roc_by_curve(self) -> list[float]:
-        """Return the area under the ROC curve of each class, or 0 without positive or without negative labels."""
+        """Return the area under the ROC curve of each class.
+
+        Without negative labels it is 0. Without positive labels it is 0, too, but 1 with the ``"trapezoidal"``
+        summation, as in `tf.compat.v1.metrics.auc`.
+        """
         true, false = self._positives_by_threshold()
+        if self._summation == "trapezoidal":
+            recall = (true + _V1_EPSILON) / (true[:, :1] + _V1_EPSILON)
+            fallout = false / (false[:, :1] + _V1_EPSILON)
+            return ((fallout[:, :-1] - fallout[:, 1:]) * (recall[:, :-1] + recall[:, 1:]) / 2.0).sum(1).tolist()
         height = (true[:, :-1] + true[:, 1:]) / 2.0
         area = ((false[:, :-1] - false[:, 1:]) * height).sum(1)
         return _ratio(area, true[:, 0] * false[:, 0]).tolist()
