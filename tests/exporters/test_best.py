@@ -31,7 +31,7 @@ def _exported(exporter: BestExporter, estimator: Any, export_path: str, losses: 
         ([0.5, 0.6, 0.4], [True, False, True]),
         ([0.5, 0.5], [True, False]),
         ([0.5, NAN, 0.4], [True, False, True]),
-        ([NAN, NAN, 0.4], [True, False, True]),
+        ([NAN, NAN, 0.4], [False, False, True]),
         ([math.inf, 0.4], [True, True]),
     ],
 )
@@ -120,3 +120,31 @@ def test_an_evaluation_of_nothing_is_never_the_best(
     assert _exported(exporter, estimator, export_path, [0.5]) == [True]
     assert exporter.export(estimator, export_path, "ckpt", empty, True) is None
     assert _exported(exporter, estimator, export_path, [0.4]) == [True]
+
+
+def _higher_auc(best_eval_result: Any, current_eval_result: Any) -> bool:
+    return bool(best_eval_result["auc"] < current_eval_result.get("auc"))
+
+
+def test_a_metric_of_nan_is_never_the_best(estimator: Any, export_path: str, caplog: pytest.LogCaptureFixture) -> None:
+    exporter = BestExporter("best", _receiver, compare_fn=_higher_auc)
+
+    def exported(auc: float, loss: float) -> bool:
+        result = {"auc": auc, "loss": loss, "global_step": 1}
+        return exporter.export(estimator, export_path, "ckpt", result, False) is not None
+
+    assert not exported(NAN, 0.1)
+    assert caplog.messages == [
+        "best: nothing was exported, because a metric that decides which model is the best is NaN."
+    ]
+    # A metric that is not compared may be NaN.
+    assert exported(0.7, NAN)
+    assert not exported(NAN, 0.1)
+    assert not exported(0.6, 0.1)
+    assert exported(0.8, 0.1)
+
+
+def test_a_best_result_of_nan_from_an_earlier_version_is_beaten(estimator: Any, export_path: str) -> None:
+    files.makedirs(export_path)
+    files.write_atomic(files.join(export_path, "best_eval_result.json"), b'{"loss": NaN, "global_step": 1}')
+    assert _exported(BestExporter("best", _receiver), estimator, export_path, [0.5]) == [True]

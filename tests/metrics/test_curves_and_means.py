@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torch_estimator.metrics import AreaUnderCurves, Buffered, ThresholdRates, WeightedMeans
+from torch_estimator.metrics.curves import Summation
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -129,3 +130,17 @@ def test_the_area_without_one_of_the_labels(labels: list[float], v1: float, v2: 
         areas = AreaUnderCurves(summation, curves=curves)  # type: ignore[arg-type]
         areas.update(scores, wanted, None)
         assert areas.roc_by_curve() == pytest.approx([expected] * curves, abs=2e-6)
+
+
+@pytest.mark.parametrize("summation", ["trapezoidal", "interpolation"])
+@pytest.mark.parametrize("weights", [None, [1.0, 1.0, 0.0]])
+def test_a_score_of_nan_makes_rates_and_areas_nan(summation: Summation, weights: list[float] | None) -> None:
+    scores, labels = torch.tensor([0.2, 0.9, math.nan]), torch.tensor([0.0, 1.0, 0.0])
+    weighted = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    areas, rates = AreaUnderCurves(summation), ThresholdRates([0.5])
+    for metric in (areas, rates):
+        metric.update(scores, labels, weighted)
+        metric.update(torch.tensor([0.1, 0.8]), torch.tensor([0.0, 1.0]), None)
+    (one,) = rates.compute()
+    values = [areas.roc(), areas.precision_recall(), one.accuracy, one.precision, one.recall]
+    assert all(math.isnan(value) for value in values)

@@ -123,7 +123,16 @@ class BestExporter:
             logger.warning("%s: nothing was exported, because the evaluation input was empty.", self.name)
             return None
         best = _read_best(export_path)
-        if best is not None and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result)):
+        if self._compares_nan(eval_result):
+            logger.warning(
+                "%s: nothing was exported, because a metric that decides which model is the best is NaN.", self.name
+            )
+            return None
+        if (
+            best is not None
+            and not self._compares_nan(best)
+            and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result))
+        ):
             return None
         path = estimator.export_saved_model(
             export_path,
@@ -137,6 +146,33 @@ class BestExporter:
         _write_best(export_path, eval_result)
         remove_old_exports(export_path, self.exports_to_keep)
         return path
+
+    def _compares_nan(self, result: Mapping[str, Any]) -> bool:
+        """Return whether `compare_fn` reads a metric that is NaN, which is neither better nor worse than another."""
+        broken = {key for key, value in result.items() if isinstance(value, float | np.floating) and math.isnan(value)}
+        if not broken:
+            return False
+        read = _ReadKeys(result)
+        self.compare_fn(best_eval_result=read, current_eval_result=read)
+        return not broken.isdisjoint(read.keys_read)
+
+
+class _ReadKeys(dict[str, Any]):
+    """Metrics that note which of them are read."""
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        super().__init__(result)
+        self.keys_read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        self.keys_read.add(key)
+        return value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a metric, or `default` if there is none."""
+        self.keys_read |= {key} & self.keys()
+        return super().get(key, default)
 
 
 def _check_compare_fn(compare_fn: object) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -94,8 +95,9 @@ class MultiClassHead(ClassificationHead):
     def _loss_and_hits(self, logits: Tensor, labels: Tensor, features: Features | None) -> list[Tensor]:
         """Return the losses and whether the predicted class is right, each [N, 1]."""
         losses = self.unweighted_loss(logits, labels, features)
-        right = logits.argmax(-1, keepdim=True) == labels
-        return [losses, right.to(losses.dtype)]
+        right = (logits.argmax(-1, keepdim=True) == labels).to(losses.dtype)
+        # The class of NaN is no prediction, and neither right nor wrong.
+        return [losses, right.masked_fill(logits.isnan().any(-1, keepdim=True), torch.nan)]
 
     def signatures(self) -> dict[str, Signature]:
         """Return the signatures: classification (the default) and prediction."""

@@ -38,18 +38,20 @@ class LabelHistogram:
         self._bins = bins
         self.weights = torch.zeros(bins * 3, dtype=torch.float64)
 
-    def update(self, bins: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """Add a batch of examples, whose bins the caller has computed.
+    def update(self, bins: Tensor, scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Add a batch of examples, whose bins the caller has computed. A score of NaN makes all sums NaN.
 
         Args:
-            bins: Bin of each example, int64 [N].
+            bins: Bin of each example, int64 [N]; any bin for a score of NaN.
+            scores: Scores, [N].
             labels: Labels from 0 to 1, [N].
             weights: Weights [N], or None for ones.
         """
         # Compute the kind of each label: 0 for the label 0, 1 for the label 1, and 2 for every label between them.
         kind = labels.ceil() + (labels != labels.round())
         cells = torch.bincount(bins * 3 + kind.long(), weights, minlength=self._bins * 3)
-        self.weights = self.weights.to(bins.device) + cells
+        # NaN is above no threshold, so that a broken model would seem to predict the negative class.
+        self.weights = self.weights.to(bins.device) + cells + torch.where(scores.isnan().any(), torch.nan, 0.0)
 
     def zeros(self) -> Tensor:
         """Return the total weight of the examples with label 0 in each bin, [bins]."""
@@ -108,7 +110,7 @@ class ThresholdRates:
             return
         self._boundaries = self._boundaries.to(scores.device)
         bins = torch.bucketize(scores.nan_to_num(), self._boundaries)
-        self._histogram.update(bins, labels, weights)
+        self._histogram.update(bins, scores, labels, weights)
 
     def compute(self) -> list[Rates]:
         """Return accuracy, precision and recall at each threshold, in the order of the thresholds."""
@@ -181,7 +183,8 @@ class AreaUnderCurves:
         bins = scaled.sub_(1.0).clamp_(min=0.0).long()
         if self._curves > 1:
             bins += torch.arange(self._curves, device=bins.device) * _THRESHOLDS
-        self.histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
+        weights = None if weights is None else weights.flatten()
+        self.histogram.update(bins.flatten(), probabilities.flatten(), labels.flatten(), weights)
 
     def roc(self) -> float:
         """Return the area under the ROC curve of the first class; see `roc_by_curve`."""
@@ -239,5 +242,5 @@ def _quotient(part: float, whole: float) -> float:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Return ``part / whole`` element by element, and 0 for elements whose `whole` is not positive."""
-    return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), 0.0)
+    """Return ``part / whole`` element by element, and 0 for elements whose `whole` is 0 or negative."""
+    return torch.where(whole <= 0, 0.0, part / torch.where(whole <= 0, 1.0, whole))

@@ -89,7 +89,7 @@ def run_evaluation(
             share.evaluate(model, dataset, scores, steps, context, schedule)
         for hook in all_hooks:
             hook.end(context)
-    results, batches = scores.compute(), scores.batches
+    results, batches = scores.compute(global_step), scores.batches
     if share is not None:
         results, batches = share.results(results, batches)
     logger.info("Finished evaluation of %d batches in %.2f s", batches, time.monotonic() - started)

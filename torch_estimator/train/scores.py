@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,9 @@ from torch_estimator.metrics.collected import on_host
 from torch_estimator.metrics.functions import RESERVED
 from torch_estimator.train.batches import TensorBatch, weight_arguments
 from torch_estimator.train.model import Model
+
+# First parts of the names of heads' metrics that compare classes. TensorFlow fails for NaN, too, which has no class.
+_OF_CLASSES = frozenset({"accuracy", "auc", "auc_precision_recall", "precision", "recall"})
 
 
 class Scores:
@@ -90,10 +94,25 @@ class Scores:
             for one, part in _apart(outputs, tensors, batches):
                 self._extra.update(one, part)
 
-    def compute(self) -> dict[str, float]:
-        """Return all metrics and the mean ``loss``; the loss is 0 if there was no batch."""
+    def compute(self, global_step: int) -> dict[str, float]:
+        """Return all metrics and the mean ``loss``; the loss is 0 if there was no batch.
+
+        Args:
+            global_step: Global step of the model, for messages.
+
+        Raises:
+            InvalidValueError: A metric that compares predicted classes is NaN, because the model predicted NaN.
+        """
         with _without_process_group():
-            results = {**self._metrics.compute(), **self._extra.compute()}
+            metrics, extra = self._metrics.compute(), self._extra.compute()
+        broken = [key for key, value in metrics.items() if key.split("/")[0] in _OF_CLASSES and math.isnan(value)]
+        if broken:
+            raise InvalidValueError(
+                f"The metrics {', '.join(broken)} cannot be computed at global step {global_step}, because the model "
+                "predicts NaN. Look for features that are NaN or infinite in the evaluation data; if there are none, "
+                "the weights are NaN."
+            )
+        results = {**metrics, **extra}
         results["loss"] = self._loss / self.batches if self.batches else 0.0
         return results
 
