@@ -222,6 +222,54 @@ def test_what_is_no_http_gets_400(server: Server, sent: bytes) -> None:
     assert_goes_on(server)
 
 
+GOOD = json.dumps(CONTENT).encode()
+OFFERS = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+    "websocket": b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+    "TLS": b"Connection: upgrade\r\nupgrade: TLS/1.2, HTTP/1.1\r\n",
+}
+FRAMES = {
+    "length": b"Content-Length: %d\r\n\r\n%s" % (len(GOOD), GOOD),
+    "chunks": b"Transfer-Encoding: chunked\r\n\r\n5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n"
+    % (GOOD[:5], len(GOOD) - 5, GOOD[5:]),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("split", [0, 20, 95, -1], ids=["whole", "head", "headers", "body"])
+def test_an_offer_of_another_protocol_is_answered_in_http_1_1(
+    server: Server, offer: str, frame: str, split: int
+) -> None:
+    sent = b"POST /v1/models/small:predict HTTP/1.1\r\nHost: a\r\n" + OFFERS[offer] + FRAMES[frame]
+    with connect(server) as connection:
+        for part in (sent[:split], sent[split:]):
+            connection.sendall(part)
+        # The next request on the connection has its offer, too, and a body in the same packet as the one after it.
+        connection.sendall(sent + b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        answers = received(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == 3, answers
+    assert answers.count(b'{"predictions":[2.0]}') == 2
+    assert_goes_on(server)
+
+
+def test_a_request_for_a_tunnel_gets_400(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n" + GOOD)
+        assert received(connection).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert_goes_on(server)
+
+
+@pytest.mark.parametrize("junk", [b"garbage\r\n\r\n", b"\x16\x03\x01", b"x" * 2**17], ids=["text", "TLS", "long"])
+@pytest.mark.parametrize("requests", [1, 3])
+def test_requests_before_junk_in_their_packet_are_answered(server: Server, requests: int, junk: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(request(GOOD) * requests + junk)
+        answers = received(connection)
+    assert answers.count(b'{"predictions":[2.0]}') == requests
+    assert_goes_on(server)
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

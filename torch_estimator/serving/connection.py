@@ -13,6 +13,7 @@ out from uvicorn's own state whether it has come any further since the last look
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -32,6 +33,7 @@ class Connection(HttpToolsProtocol):
 
     stalled_secs = 30.0
 
+    _received = b""
     _unfinished = 0
     _checks: asyncio.TimerHandle | None = None
 
@@ -50,6 +52,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._received = data
         super().data_received(data)
         # uvicorn makes the scope at the first byte of a request, and gives it a method when its headers are complete.
         if self.scope is not None and "method" in self.scope:
@@ -59,6 +62,26 @@ class Connection(HttpToolsProtocol):
         self._unfinished += len(data) if self._unfinished else 1
         if self._unfinished > _MOST_HEADER_BYTES and not self.transport.is_closing():
             self._refuse(431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
+
+    def _should_upgrade(self) -> bool:
+        """Let uvicorn leave a request with an ``Upgrade`` header to `handle_websocket_upgrade`."""
+        return True
+
+    def handle_websocket_upgrade(self) -> None:
+        """Answer a request that offers another protocol, such as HTTP/2 (h2c), as one of HTTP/1.1.
+
+        uvicorn calls this while it handles the parser's exception. The parser stops after the headers of such a
+        request, as if another protocol followed them. So it gets them again, without the offer, and then the rest.
+        """
+        stopped = sys.exc_info()[1]
+        if stopped is None or self.scope["method"] == "CONNECT":
+            self.send_400_response("")
+            return
+        head = [self.scope["method"].encode(), b" ", self.url, b" HTTP/", self.scope["http_version"].encode(), b"\r\n"]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += [name, b": ", value, b"\r\n"]
+        self.data_received(b"".join([*head, b"\r\n", self._received[stopped.args[0] :]]))
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what a client has asked before it closed its side. Return whether this side stays open for that."""
@@ -81,8 +104,10 @@ class Connection(HttpToolsProtocol):
         head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         if self.cycle is None or self.cycle.response_complete or self._waits_for_body:
             self.transport.write(f"{head}connection: close\r\n\r\n{body}".encode())
-        # Else an answer is on its way, which another one must not interrupt.
-        self.transport.close()
+            self.transport.close()
+        else:
+            # Earlier requests are being answered. The connection ends after the last of these answers.
+            self.cycle.keep_alive = False
 
     def _refuse_as_too_slow(self, what: str) -> str:
         """Answer with status 408, and return the message."""
