@@ -6,7 +6,6 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch_estimator.export.feeds import (
     read_rows,
 )
 from torch_estimator.export.signatures import (
+    DATA_FILE,
     MODEL_FILE,
     NUMPY_TYPES,
     SIGNATURES_FILE,
@@ -289,7 +289,21 @@ def read_manifest(directory: str) -> Manifest:
         text = files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ExportError(f"{path} cannot be read: {files.reason(error)}.") from error
-    return Manifest.from_json(text, where=path)
+    manifest = Manifest.from_json(text, where=path)
+    _check_data(directory, manifest)
+    return manifest
+
+
+def _check_data(directory: str, manifest: Manifest) -> None:
+    """Check that the file with the large initializers, if there is one, is a file of the length that was written."""
+    path = files.join(directory, DATA_FILE)
+    if files.is_local(path) and (os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))):
+        raise ExportError(f"{path} must be a file in the directory of the export, but is a link or a special file.")
+    expected = manifest.data_bytes
+    found = None if expected is None else files.sizes(directory).get(DATA_FILE)
+    if found != expected:
+        has = "is missing" if found is None else f"has {found:,} bytes"
+        raise ExportError(f"{path} {has}, but the export was written with {expected:,} bytes of weights; copy it anew.")
 
 
 def _onnxruntime() -> Any:
@@ -332,5 +346,6 @@ def _downloaded(directory: str, folder: str) -> str:
     """Copy the model's files from a remote directory into a local folder; return the path of the model."""
     for name in files.listdir(directory):
         if name.startswith(MODEL_FILE):
-            Path(folder, name).write_bytes(files.read_bytes(files.join(directory, name)))
+            with open(os.path.join(folder, name), "wb") as file:
+                file.writelines(files.read_chunks(files.join(directory, name)))
     return os.path.join(folder, MODEL_FILE)

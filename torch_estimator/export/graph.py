@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx
 from onnx import helper
 
 from torch_estimator.errors import ExportError
-from torch_estimator.export.signatures import TensorInfo
+from torch_estimator.export.signatures import DATA_FILE, TensorInfo
 
 OPSETS = {"": 21, "ai.onnx.ml": 4, "com.microsoft": 1}
 IR_VERSION = 10
@@ -21,6 +22,12 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 
 Array = npt.NDArray[Any]
 Shape = Sequence[int | str]
+
+APART_BYTES = 1024
+"""Initializers of this size are not copied into protocol buffers before `GraphBuilder.model` does."""
+
+_BLOCK_BYTES = 2**24
+_ALIGNMENT = 2**16  # Windows maps files from multiples of this number on, other systems from multiples of 4,096.
 
 FLOAT = onnx.TensorProto.FLOAT
 DOUBLE = onnx.TensorProto.DOUBLE
@@ -41,6 +48,27 @@ _ELEMENT_TYPES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Values of a large initializer, of which only one block at a time is copied.
+
+    Attributes:
+        array: The values, rows first.
+        change: Function of a block of rows, which returns the rows to store; None stores the values as they are.
+    """
+
+    array: Array
+    change: Callable[[Array], Array] | None = None
+
+    def blocks(self) -> Iterator[memoryview]:
+        rows = max(1, _BLOCK_BYTES * len(self.array) // self.array.nbytes)
+        for start in range(0, len(self.array), rows):
+            block = self.array[start : start + rows]
+            stored = block if self.change is None else self.change(block)
+            # Not memoryview(stored), which does not take bfloat16.
+            yield np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data
+
+
 class GraphBuilder:
     """ONNX graph under construction: nodes, constants, inputs and outputs. A tensor is represented by its name.
 
@@ -56,6 +84,7 @@ class GraphBuilder:
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
+        self._apart: dict[str, _Apart] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._known: dict[Any, tuple[str, ...]] = {}
@@ -80,15 +109,36 @@ class GraphBuilder:
             self._known[identity] = names
         return self._known[identity]
 
-    def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
-        """Add a constant of numbers or strings; return its name. Equal small constants are stored only once."""
+    def constant(
+        self,
+        value: Any,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        hint: str = "constant",
+        change: Callable[[Array], Array] | None = None,
+    ) -> str:
+        """Add a constant of numbers or strings; return its name. Equal small constants are stored only once.
+
+        Args:
+            value: The numbers or strings. A large array must not change before `model` and `data` have read it.
+            dtype: Type of the constant; None keeps that of `value`.
+            hint: Name of the constant, if it is free.
+            change: Function that is applied to blocks of rows when the constant is stored.
+        """
         array = np.asarray(value, dtype=dtype)
+        if change is not None and array.nbytes < APART_BYTES:
+            array, change = change(array), None
         identity: Any = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
         if array.dtype.kind in "OU":
             identity = ("string", array.shape, tuple(array.ravel().tolist()))
         if identity is None or identity not in self._known:
             name = self.name(hint)
-            self._initializers.append(_tensor(array, name))
+            if array.nbytes < APART_BYTES or not array.ndim or array.dtype.kind in "OU":
+                self._initializers.append(_tensor(array, name))
+            else:
+                kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+                self._initializers.append(onnx.TensorProto(name=name, data_type=kind, dims=array.shape))
+                self._apart[name] = _Apart(array, change)
             if identity is None:
                 return name
             self._known[identity] = (name,)
@@ -124,14 +174,26 @@ class GraphBuilder:
         self._nodes.append(helper.make_node("If", [condition], [name], then_branch=then, else_branch=otherwise))
         return name
 
-    def inline(self, graph: onnx.GraphProto, inputs: Sequence[str]) -> tuple[str, ...]:
-        """Copy the nodes of another graph into this graph, under new names; return the names of the copied outputs."""
+    def inline(
+        self, graph: onnx.GraphProto, inputs: Sequence[str], apart: Mapping[str, Array] | None = None
+    ) -> tuple[str, ...]:
+        """Copy the nodes of another graph into this graph, under new names; return the names of the copied outputs.
+
+        Args:
+            graph: The other graph.
+            inputs: Tensors of this graph in place of the other's inputs.
+            apart: Values of initializers that the other graph only describes, by name.
+        """
         prefix = self.name("inlined") + "/"
         outer = dict(zip((value.name for value in graph.input), inputs, strict=True))
         for initializer in graph.initializer:
             copy = onnx.TensorProto()
             copy.CopyFrom(initializer)
             copy.name = outer[initializer.name] = prefix + initializer.name
+            if apart and initializer.name in apart:
+                copy.ClearField("data_location")
+                del copy.external_data[:]
+                self._apart[copy.name] = _Apart(apart[initializer.name])
             self._initializers.append(copy)
         self._nodes.extend(_renamed(node, outer, prefix) for node in graph.node)
         return tuple(outer[value.name] for value in graph.output)
@@ -145,18 +207,45 @@ class GraphBuilder:
         self._names.add(name)
         return name
 
-    def model(self, *, producer: str, version: str) -> onnx.ModelProto:
-        """Return the finished graph as an ONNX model."""
+    def model(self, *, producer: str, version: str, data_from: int | None = None) -> onnx.ModelProto:
+        """Return the finished graph as an ONNX model.
+
+        Args:
+            producer: Name of the program.
+            version: Version of the program.
+            data_from: Size in bytes from which on initializers are in the file `DATA_FILE`; None for no such file.
+        """
         nodes = [self._with_output_names(node) for node in self._nodes]
         graph = helper.make_graph(nodes, "estimator", self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
-        return helper.make_model(
+        model = helper.make_model(
             graph,
             opset_imports=opsets,
             ir_version=IR_VERSION,
             producer_name=producer,
             producer_version=version,
         )
+        offset = 0
+        for tensor in model.graph.initializer:
+            apart = self._apart.get(tensor.name)
+            if apart is None:
+                continue
+            size = apart.array.nbytes
+            if data_from is None or size < data_from:
+                tensor.raw_data = b"".join(apart.blocks())
+                continue
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", DATA_FILE), ("offset", offset), ("length", size)):
+                tensor.external_data.add(key=key, value=str(value))
+            offset += size + -size % _ALIGNMENT
+        return model
+
+    def data(self, data_from: int) -> Iterator[memoryview | bytes]:
+        """Yield the content of the file `DATA_FILE` in blocks; `data_from` is as for `model`."""
+        for apart in self._apart.values():
+            if apart.array.nbytes >= data_from:
+                yield from apart.blocks()
+                yield bytes(-apart.array.nbytes % _ALIGNMENT)
 
     def scopes(self, node: str) -> list[str]:
         """Return the paths of the nested torch modules that produced a node, the outermost first; empty if unknown."""
@@ -178,7 +267,8 @@ class GraphBuilder:
     @property
     def size(self) -> int:
         """Size of all numeric constants of the graph in bytes."""
-        return sum(len(tensor.raw_data) for tensor in self._initializers)
+        inside = sum(len(tensor.raw_data) for tensor in self._initializers)
+        return inside + sum(apart.array.nbytes for apart in self._apart.values())
 
     def _with_output_names(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return a copy of a node in which the outputs of the graph have their final names."""

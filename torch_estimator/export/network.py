@@ -6,6 +6,7 @@ model.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -255,8 +256,8 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
         rows += by_source[bag.feature]
     for table, placed in zip(layer.tables, layout.tables, strict=True):
         assert isinstance(table, Table)
-        stored = table.weight if placed.max_norm is None else clip_norms(table.weight, placed.max_norm)
-        weight = graph.constant(array(stored), hint=f"embeddings_{placed.dimension}")
+        clip = None if placed.max_norm is None else functools.partial(_clipped, max_norm=placed.max_norm)
+        weight = graph.constant(array(table.weight), hint=f"embeddings_{placed.dimension}", change=clip)
         if placed.placed:
             pieces.append(_embeddings(graph, weight, placed, features[placed.feature]))
             rows += by_source[placed.feature]
@@ -275,6 +276,10 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     # Select rows of the transposed tensor: this copies N numbers at once, and a selection of columns single ones.
     columns = graph.op("Concat", *(_transposed(graph, piece) for piece in pieces), axis=0)
     return _transposed(graph, graph.op("Gather", columns, graph.constant(in_order, np.int64), axis=0))
+
+
+def _clipped(rows: FloatArray, max_norm: float) -> FloatArray:
+    return array(clip_norms(torch.from_numpy(rows), max_norm))
 
 
 def _transposed(graph: GraphBuilder, tensor: str) -> str:

@@ -20,6 +20,7 @@ FORMAT = "torch-estimator-export"
 FORMAT_VERSION = 1
 SIGNATURES_FILE = "signatures.json"
 MODEL_FILE = "model.onnx"
+DATA_FILE = f"{MODEL_FILE}.data"
 
 PREDICT = "tensorflow/serving/predict"
 CLASSIFY = "tensorflow/serving/classify"
@@ -188,6 +189,7 @@ class Manifest:
         hashing: Hash functions of the graph.
         csv: Format of a CSV input, otherwise None.
         examples: Format of an input of serialized tf.Examples, otherwise None.
+        data_bytes: Size of the file with the large initializers, or None if the export has no such file.
     """
 
     signatures: dict[str, Signature]
@@ -198,6 +200,7 @@ class Manifest:
     hashing: Hashing = field(default_factory=Hashing)
     csv: CsvFormat | None = None
     examples: ExampleFormat | None = None
+    data_bytes: int | None = None
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, for the file ``signatures.json``."""
@@ -231,6 +234,7 @@ class Manifest:
                 hashing=_hashing(content["hashing"]),
                 csv=_csv(content.get("csv")),
                 examples=_examples(content.get("examples")),
+                data_bytes=_of(int | None, content.get("data_bytes")),
             )
             _check_csv(manifest)
             return manifest

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from torch_estimator.errors import ExportError, UserError
-from torch_estimator.export.graph import OPSETS, GraphBuilder
+from torch_estimator.export.graph import APART_BYTES, OPSETS, GraphBuilder
 from torch_estimator.export.recurrent import exported_rnns, translations
+from torch_estimator.export.signatures import DATA_FILE
 
 _NOISY_LOGGERS = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
 
@@ -101,13 +103,32 @@ def inline(
                 error, root, lambda: torch.export.export(root, examples, dynamic_shapes=shapes, strict=False)
             )
         raise ExportError(f"{what} cannot be exported to ONNX: {problem}.") from error
+    apart = _set_apart(program.model)  # type: ignore[union-attr]
     model = program.model_proto  # type: ignore[union-attr]
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     foreign = sorted({item.domain for item in model.opset_import} - set(OPSETS))
     if foreign:
         raise ExportError(f"{what} uses the operators of {', '.join(foreign)}, which onnxruntime does not have.")
-    return graph.inline(model.graph, [item.tensor for item in inputs])
+    return graph.inline(model.graph, [item.tensor for item in inputs], apart)
+
+
+def _set_apart(model: Any) -> dict[str, npt.NDArray[Any]]:
+    """Leave the values of large initializers out of a model of torch's exporter; return them by name."""
+    from onnxscript import ir
+
+    apart = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and tensor.nbytes >= APART_BYTES and tensor.dtype != ir.DataType.STRING:
+            array = tensor.numpy()
+            # The elements of some types are smaller than a byte.
+            if array.nbytes == tensor.nbytes and array.ndim:
+                apart[name] = array
+                value.const_value = ir.ExternalTensor(
+                    DATA_FILE, 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name
+                )
+    return apart
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from torch_estimator.export.network import is_canned, lower_functions, lower_net
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.recording import check_count, record_warmup
 from torch_estimator.export.signatures import (
+    DATA_FILE,
     MODEL_FILE,
     SIGNATURES_FILE,
     ExampleField,
@@ -52,8 +53,9 @@ PRODUCER = "torch-estimator"
 _Described = TypeVar("_Described", TensorInfo, ExampleField)
 
 # Largest model in bytes that is written as one file, because a protobuf message is limited to 2 GiB.
-# The tensors of a larger model are written into a second file.
+# The initializers of a larger model that have about 1 MB or more are written into a second file.
 LARGEST_MODEL = 2**31 - 2**24
+_DATA_SHARE = 2048
 
 # Pattern of onnxruntime's error message for an operator that is not implemented for a dtype.
 _NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
@@ -124,7 +126,7 @@ def write_export(
     base = files.as_url(export_dir_base)
     try:
         with new_export(base, clock) as (temporary, final):
-            _write_model(graph, temporary, manifest.version)
+            manifest = dataclasses.replace(manifest, data_bytes=_write_model(graph, temporary, manifest.version))
             _copy_assets(assets_extra or {}, temporary)
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
             record_warmup(_loaded(temporary, graph), receiver, rows, warmup_instances)
@@ -285,27 +287,20 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
         yield getattr(bag.column, "categorical_column", bag.column)
 
 
-def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
+def _write_model(graph: GraphBuilder, directory: str, version: str) -> int | None:
+    """Write the files of a graph; return the size of the second one, None if there is only one."""
     import onnx
 
-    path = os.path.join(directory, MODEL_FILE)
-    model = graph.model(producer=PRODUCER, version=version)
-    external = graph.size > LARGEST_MODEL
-    if external:
-        onnx.save_model(
-            model,
-            path,
-            save_as_external_data=True,
-            all_tensors_to_one_file=True,
-            location=f"{MODEL_FILE}.data",
-            size_threshold=1024,
-        )
-    else:
-        onnx.save_model(model, path)
+    path, data = os.path.join(directory, MODEL_FILE), os.path.join(directory, DATA_FILE)
+    data_from = LARGEST_MODEL // _DATA_SHARE if graph.size > LARGEST_MODEL else None
+    if data_from is not None:
+        files.write_file(data, graph.data(data_from))
+    onnx.save_model(graph.model(producer=PRODUCER, version=version, data_from=data_from), path)
     try:
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
         raise ExportError(f"the graph is not valid ONNX: {files.reason(error)}.") from error
+    return None if data_from is None else os.path.getsize(data)
 
 
 def _loaded(directory: str, graph: GraphBuilder) -> ExportedModel:
