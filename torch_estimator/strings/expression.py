@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.lowering import Graph
-from torch_estimator.strings.operations import Dtype, Node, Operation, Split
+from torch_estimator.strings.operations import (
+    Dtype,
+    Extreme,
+    FloorDivide,
+    Node,
+    Operation,
+    Power,
+    Remainder,
+    Round,
+    Split,
+)
 
 NUMBERS: tuple[Dtype, ...] = ("float32", "int64")
 VALUES: tuple[Dtype, ...] = ("string", *NUMBERS)
@@ -19,6 +29,11 @@ _OPERATORS: Mapping[str, tuple[str, tuple[Dtype, ...]]] = {
     "-": ("Sub", NUMBERS),
     "*": ("Mul", NUMBERS),
     "/": ("Div", ("float32",)),
+    "//": ("Div", NUMBERS),
+    "%": ("Mod", NUMBERS),
+    "**": ("Pow", NUMBERS),
+    "maximum": ("Max", NUMBERS),
+    "minimum": ("Min", NUMBERS),
     "<": ("Less", NUMBERS),
     "<=": ("LessOrEqual", NUMBERS),
     ">": ("Greater", NUMBERS),
@@ -29,12 +44,42 @@ _OPERATORS: Mapping[str, tuple[str, tuple[Dtype, ...]]] = {
 }
 """ONNX operator of each operator of Python, and the types that it takes."""
 
+_CONDITIONS = ("<", "<=", ">", ">=", "==", "&", "|")
+
+_BINARY_OF_NUMPY = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "floor_divide": "//",
+    "remainder": "%",
+    "power": "**",
+    "maximum": "maximum",
+    "minimum": "minimum",
+    "less": "<",
+    "less_equal": "<=",
+    "equal": "==",
+    "greater": ">",
+    "greater_equal": ">=",
+    "bitwise_and": "&",
+    "logical_and": "&",
+    "bitwise_or": "|",
+    "logical_or": "|",
+}
+_UNARY_OF_NUMPY: Mapping[str, tuple[Operation, tuple[Dtype, ...]]] = {
+    "negative": (Node("Neg"), NUMBERS),
+    "absolute": (Node("Abs"), NUMBERS),
+    "rint": (Node("Round"), ("float32",)),
+    **{name: (Node(name.capitalize()), ("float32",)) for name in ("sqrt", "log", "exp", "floor", "ceil")},
+}
+
 
 class Expression:
     """Column of the requests to an export, or what operations make of such columns.
 
-    Beside the functions of `te.strings`, there are the operators ``+ - * /`` of numbers, ``+`` of strings, comparisons,
-    and ``& | ~`` of conditions. ``x[:, 1]`` and ``x[:, 1:3]`` are some of several values per row.
+    Beside the functions of `te.strings`, there are the operators ``+ - * / // % **`` of numbers, ``+`` of strings,
+    comparisons, and ``& | ~`` of conditions. Numbers have numpy's `abs`, `sqrt`, `log`, `exp`, `floor`, `ceil`,
+    `round`, `clip`, `maximum` and `minimum`. ``x[:, 1]`` and ``x[:, 1:3]`` are some of several values per row.
 
     Attributes:
         name: Name of the input or of the operation.
@@ -98,6 +143,63 @@ class Expression:
     def __rtruediv__(self, other: Any) -> Expression:
         return _binary("/", other, self)
 
+    def __floordiv__(self, other: Any) -> Expression:
+        return _binary("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expression:
+        return _binary("//", other, self)
+
+    def __mod__(self, other: Any) -> Expression:
+        return _binary("%", self, other)
+
+    def __rmod__(self, other: Any) -> Expression:
+        return _binary("%", other, self)
+
+    def __pow__(self, other: Any) -> Expression:
+        return _binary("**", self, other)
+
+    def __rpow__(self, other: Any) -> Expression:
+        return _binary("**", other, self)
+
+    def __neg__(self) -> Expression:
+        return _unary("negative", self)
+
+    def __pos__(self) -> Expression:
+        return self
+
+    def __abs__(self) -> Expression:
+        return _unary("absolute", self)
+
+    def __round__(self, decimals: int | None = None) -> Expression:
+        return self.round(decimals or 0)
+
+    def round(self, decimals: int = 0) -> Expression:
+        """Return the values rounded, as ``numpy.round`` does.
+
+        Args:
+            decimals: Number of decimals.
+
+        Raises:
+            InvalidTypeError: The values are not numbers.
+            InvalidValueError: Integers have no tens to round to.
+        """
+        if self.dtype == "int64" and decimals >= 0:
+            return self
+        return expression_of("round", Round(decimals), matched("round", [self], "float32"), "float32")
+
+    def clip(self, min: Any = None, max: Any = None) -> Expression:
+        """Return the values within two limits, as ``numpy.clip`` does.
+
+        Args:
+            min: The lower limit, of the type of the values; None for none.
+            max: The upper limit.
+
+        Raises:
+            InvalidTypeError: The values are not numbers, or a limit has another type.
+        """
+        at_least = self if min is None else _binary("maximum", self, min)
+        return at_least if max is None else _binary("minimum", at_least, max)
+
     def __lt__(self, other: Any) -> Expression:
         return _binary("<", self, other)
 
@@ -149,10 +251,19 @@ class Expression:
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise _unsupported("numpy.asarray")
 
-    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> NoReturn:
-        raise _unsupported(f"numpy.{ufunc.__name__}")
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Expression:
+        name = ufunc.__name__
+        if method == "__call__" and not settings:
+            if name in _BINARY_OF_NUMPY:
+                return _binary(_BINARY_OF_NUMPY[name], *inputs)
+            if name in _UNARY_OF_NUMPY:
+                return _unary(name, *inputs)
+        raise _unsupported(f"numpy.{name}")
 
-    def __array_function__(self, function: Any, *_: Any, **__: Any) -> NoReturn:
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Expression:
+        if function in (np.clip, np.round, np.around) and args and isinstance(args[0], Expression):
+            method: Callable[..., Expression] = args[0].clip if function is np.clip else args[0].round
+            return method(*args[1:], **{key.removeprefix("a_"): value for key, value in kwargs.items()})
         raise _unsupported(f"numpy.{function.__name__}")
 
     @classmethod
@@ -164,6 +275,11 @@ class Expression:
             f"{self!r} has no value before a request comes; write te.strings.where(condition, x, y) in place of if, "
             "x + y in place of f-strings, and no loops."
         )
+
+    def _operator(self, *_: Any) -> NoReturn:
+        raise _unsupported("@, ^, <<, >> or divmod")
+
+    __matmul__ = __rmatmul__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = __divmod__ = __rdivmod__ = _operator
 
     __bool__ = __len__ = __iter__ = __int__ = __float__ = __format__ = _value
 
@@ -200,8 +316,26 @@ def _binary(symbol: str, x: Any, y: Any) -> Expression:
         kind, allowed = "StringConcat", ("string",)
     if dtype not in allowed:
         raise InvalidTypeError(f"{symbol} takes {' or '.join(allowed)}, but {x!r} {symbol} {y!r} has {dtype}.")
-    gives = dtype if symbol in "+-*/" else "bool"
-    return expression_of(symbol, Node(kind), matched(symbol, [x, y], dtype), gives)
+    gives = "bool" if symbol in _CONDITIONS else dtype
+    operands = matched(symbol, [x, y], dtype)
+    operation: Operation = Node(kind)
+    if dtype == "int64" and kind in ("Max", "Min"):
+        operation = Extreme("Greater" if kind == "Max" else "Less")
+    elif symbol in ("//", "%"):
+        operation = FloorDivide(dtype) if symbol == "//" else Remainder(dtype)
+    elif symbol == "**" and is_constant(y):
+        operation, operands = Power(operands[1].item(), dtype), operands[:1]
+    if symbol == "**" and dtype == "int64" and not (is_constant(y) and y >= 0):
+        raise InvalidValueError(f"the exponent of integers must be a number of at least 0, but got {x!r} ** {y!r}.")
+    return expression_of(symbol, operation, operands, gives)
+
+
+def _unary(name: str, x: Expression) -> Expression:
+    operation, allowed = _UNARY_OF_NUMPY[name]
+    if x.dtype not in allowed:
+        cure = "; convert it with te.strings.to_number" if x.dtype in VALUES else ""
+        raise InvalidTypeError(f"{name} takes {' or '.join(allowed)}, but {x!r} is {x.dtype}{cure}.")
+    return expression_of(name, operation, [x], x.dtype)
 
 
 def expression_of(name: str, operation: Operation, operands: Sequence[Any], gives: Dtype) -> Expression:
@@ -268,5 +402,7 @@ def _unsupported(name: str) -> InvalidTypeError:
 
     functions = ", ".join(f"te.strings.{one}" for one in public_names if one != "Expression")
     return InvalidTypeError(
-        f"an export cannot compute {name} of a request's columns; there are {functions}, + - * / and comparisons."
+        f"an export cannot compute {name} of a request's columns; there are {functions}, + - * / // % **, comparisons, "
+        f"and numpy's {', '.join((*_UNARY_OF_NUMPY, 'round', 'clip', 'maximum', 'minimum'))}. The argument transform= "
+        "of te.serving_input.json and raw_features takes a torch module, which can compute more of numbers."
     )

@@ -208,6 +208,115 @@ class Node:
         return graph.op(self.kind, *tensors, *last, **self.attributes)
 
 
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The operator ``%`` as numpy has it: the result has the sign of the divisor, and integers modulo 0 are 0."""
+
+    dtype: Dtype
+
+    def lower(self, graph: Graph, *tensors: str) -> str:
+        x, y = tensors
+        if self.dtype == "int64":
+            return graph.op("Mod", x, _divisor(graph, y))
+        rest = graph.op("Mod", x, y, fmod=1)
+        return graph.op("Where", _truncated_up(graph, rest, y, self.dtype), graph.op("Add", rest, y), rest)
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDivide:
+    """The operator ``//`` as numpy has it: rounded down, and integers divided by 0 are 0."""
+
+    dtype: Dtype
+
+    def lower(self, graph: Graph, *tensors: str) -> str:
+        x, y = tensors
+        zero = graph.constant(0, self.dtype)
+        if self.dtype == "int64":
+            divisor = _divisor(graph, y)
+            quotient = graph.op("Div", x, divisor)
+            rest = graph.op("Sub", x, graph.op("Mul", quotient, divisor))
+            down = graph.op("Cast", _truncated_up(graph, rest, divisor, self.dtype), to=ONNX_TYPES[self.dtype])
+            quotient = graph.op("Where", graph.op("Equal", y, zero), zero, graph.op("Sub", quotient, down))
+            minus_one = graph.op("Equal", y, graph.constant(-1, self.dtype))
+            return graph.op("Where", minus_one, graph.op("Neg", x), quotient)
+        rest = graph.op("Mod", x, y, fmod=1)
+        down = graph.op("Cast", _truncated_up(graph, rest, y, self.dtype), to=ONNX_TYPES[self.dtype])
+        quotient = graph.op("Sub", graph.op("Div", graph.op("Sub", x, rest), y), down)
+        # The quotient is a whole number but for its rounding, and numpy rounds halves down.
+        whole = graph.op("Floor", quotient)
+        up = graph.op("Greater", graph.op("Sub", quotient, whole), graph.constant(0.5, np.float32))
+        whole = graph.op("Add", whole, graph.op("Cast", up, to=ONNX_TYPES[self.dtype]))
+        return graph.op("Where", graph.op("Equal", y, zero), graph.op("Div", x, y), whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Power with a constant exponent, as numpy has it: an integer's is exact, or wraps around.
+
+    Attributes:
+        exponent: The exponent: an integer of at least 0 for integers.
+        dtype: Type of the base.
+    """
+
+    exponent: float
+    dtype: Dtype
+
+    def lower(self, graph: Graph, *tensors: str) -> str:
+        (x,) = tensors
+        if self.dtype == "float32":
+            if self.exponent in (0.5, 2):
+                return graph.op("Sqrt", x) if self.exponent == 0.5 else graph.op("Mul", x, x)
+            return graph.op("Pow", x, graph.constant(self.exponent, np.float32))
+        # Not Pow, which computes in float64.
+        result = graph.op("Expand", graph.constant(1, np.int64), graph.op("Shape", x))
+        for digit in f"{int(self.exponent):b}":
+            result = graph.op("Mul", result, result)
+            result = graph.op("Mul", result, x) if digit == "1" else result
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """The larger or smaller of two integers. onnxruntime 1.31 gives wrong ones for Max and Min above 2**31.
+
+    Attributes:
+        kind: Comparison with the other number of the one that is taken.
+    """
+
+    kind: Literal["Greater", "Less"]
+
+    def lower(self, graph: Graph, *tensors: str) -> str:
+        return graph.op("Where", graph.op(self.kind, *tensors), *tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Rounding to a number of decimals; halves are rounded to the even neighbour."""
+
+    decimals: int
+
+    def lower(self, graph: Graph, *tensors: str) -> str:
+        scale = graph.constant(10.0 ** abs(self.decimals), np.float32)
+        kinds = ("Mul", "Div") if self.decimals > 0 else ("Div", "Mul")
+        if not self.decimals:
+            return graph.op("Round", *tensors)
+        return graph.op(kinds[1], graph.op("Round", graph.op(kinds[0], *tensors, scale)), scale)
+
+
+def _divisor(graph: Graph, y: str) -> str:
+    """Return integer divisors with 1 in place of 0 and -1, with which the division of a processor can fail."""
+    one = graph.constant(1, np.int64)
+    fails = [graph.op("Equal", y, graph.constant(number, np.int64)) for number in (0, -1)]
+    return graph.op("Where", graph.op("Or", *fails), one, y)
+
+
+def _truncated_up(graph: Graph, rest: str, y: str, dtype: Dtype) -> str:
+    """Return where a division with a rest was rounded up, as the rest and the divisor differ in their signs."""
+    zero = graph.constant(0, dtype)
+    signs = graph.op("Xor", graph.op("Less", rest, zero), graph.op("Less", y, zero))
+    return graph.op("And", graph.op("Not", graph.op("Equal", rest, zero)), signs)
+
+
 def flat_values(name: str, column: Column, takes: Dtype | None) -> pa.Array:
     """Return all values of a column as one Arrow array."""
     values = column.flatten() if is_lists(column) else column
