@@ -15,9 +15,7 @@ from torch_estimator.strings.operations import (
     FloorDivide,
     Node,
     Operation,
-    Power,
     Remainder,
-    Round,
     Split,
 )
 
@@ -74,6 +72,14 @@ _UNARY_OF_NUMPY: Mapping[str, tuple[Operation, tuple[Dtype, ...]]] = {
 }
 
 
+_Method = Callable[[Any, Any], "Expression"]
+
+
+def _both(symbol: str) -> tuple[_Method, _Method]:
+    """Return the methods of an operator of Python: of its left and of its right operand."""
+    return (lambda self, other: _binary(symbol, self, other)), (lambda self, other: _binary(symbol, other, self))
+
+
 class Expression:
     """Column of the requests to an export, or what operations make of such columns.
 
@@ -120,46 +126,22 @@ class Expression:
         names = ", ".join(one.name for one in self.inputs)
         return self.name if self.operation is None else f"{self.name}({names})"
 
-    def __add__(self, other: Any) -> Expression:
-        return _binary("+", self, other)
+    __add__, __radd__ = _both("+")
+    __sub__, __rsub__ = _both("-")
+    __mul__, __rmul__ = _both("*")
+    __truediv__, __rtruediv__ = _both("/")
+    __floordiv__, __rfloordiv__ = _both("//")
+    __mod__, __rmod__ = _both("%")
+    __pow__, __rpow__ = _both("**")
+    __lt__, __gt__ = _both("<")[0], _both(">")[0]
+    __le__, __ge__ = _both("<=")[0], _both(">=")[0]
+    __and__, __or__ = _both("&")[0], _both("|")[0]
 
-    def __radd__(self, other: Any) -> Expression:
-        return _binary("+", other, self)
+    def __eq__(self, other: Any) -> Expression:  # type: ignore[override]
+        return _binary("==", self, other)
 
-    def __sub__(self, other: Any) -> Expression:
-        return _binary("-", self, other)
-
-    def __rsub__(self, other: Any) -> Expression:
-        return _binary("-", other, self)
-
-    def __mul__(self, other: Any) -> Expression:
-        return _binary("*", self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Expression:
-        return _binary("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expression:
-        return _binary("/", other, self)
-
-    def __floordiv__(self, other: Any) -> Expression:
-        return _binary("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Expression:
-        return _binary("//", other, self)
-
-    def __mod__(self, other: Any) -> Expression:
-        return _binary("%", self, other)
-
-    def __rmod__(self, other: Any) -> Expression:
-        return _binary("%", other, self)
-
-    def __pow__(self, other: Any) -> Expression:
-        return _binary("**", self, other)
-
-    def __rpow__(self, other: Any) -> Expression:
-        return _binary("**", other, self)
+    def __ne__(self, other: Any) -> Expression:  # type: ignore[override]
+        return ~_binary("==", self, other)
 
     def __neg__(self) -> Expression:
         return _unary("negative", self)
@@ -185,7 +167,10 @@ class Expression:
         """
         if self.dtype == "int64" and decimals >= 0:
             return self
-        return expression_of("round", Round(decimals), matched("round", [self], "float32"), "float32")
+        scale = 10.0 ** abs(decimals)
+        if decimals < 0:
+            return _unary("rint", self / scale) * scale
+        return _unary("rint", self * scale) / scale if decimals else _unary("rint", self)
 
     def clip(self, min: Any = None, max: Any = None) -> Expression:
         """Return the values within two limits, as ``numpy.clip`` does.
@@ -199,30 +184,6 @@ class Expression:
         """
         at_least = self if min is None else _binary("maximum", self, min)
         return at_least if max is None else _binary("minimum", at_least, max)
-
-    def __lt__(self, other: Any) -> Expression:
-        return _binary("<", self, other)
-
-    def __le__(self, other: Any) -> Expression:
-        return _binary("<=", self, other)
-
-    def __gt__(self, other: Any) -> Expression:
-        return _binary(">", self, other)
-
-    def __ge__(self, other: Any) -> Expression:
-        return _binary(">=", self, other)
-
-    def __eq__(self, other: Any) -> Expression:  # type: ignore[override]
-        return _binary("==", self, other)
-
-    def __ne__(self, other: Any) -> Expression:  # type: ignore[override]
-        return ~_binary("==", self, other)
-
-    def __and__(self, other: Any) -> Expression:
-        return _binary("&", self, other)
-
-    def __or__(self, other: Any) -> Expression:
-        return _binary("|", self, other)
 
     def __invert__(self) -> Expression:
         return expression_of("~", Node("Not"), matched("~", [self], "bool"), "bool")
@@ -323,11 +284,21 @@ def _binary(symbol: str, x: Any, y: Any) -> Expression:
         operation = Extreme("Greater" if kind == "Max" else "Less")
     elif symbol in ("//", "%"):
         operation = FloorDivide(dtype) if symbol == "//" else Remainder(dtype)
-    elif symbol == "**" and is_constant(y):
-        operation, operands = Power(operands[1].item(), dtype), operands[:1]
-    if symbol == "**" and dtype == "int64" and not (is_constant(y) and y >= 0):
-        raise InvalidValueError(f"the exponent of integers must be a number of at least 0, but got {x!r} ** {y!r}.")
+    elif symbol == "**" and is_constant(y) and (y >= 0 if dtype == "int64" else y in (0.5, 2)):
+        return _power(x, y)
+    elif symbol == "**" and dtype == "int64":
+        raise InvalidValueError(f"the exponent of integers must be a constant of at least 0, but got {x!r} ** {y!r}.")
     return expression_of(symbol, operation, operands, gives)
+
+
+def _power(x: Expression, exponent: Any) -> Expression:
+    """Return a power as numpy computes it. Pow of ONNX computes integers in float64, and another root of -inf."""
+    if exponent == 0.5:
+        return _unary("sqrt", x)
+    result = x if exponent else x * 0 + 1
+    for digit in f"{int(exponent):b}"[1:]:
+        result = result * result * (x if digit == "1" else 1)
+    return result
 
 
 def _unary(name: str, x: Expression) -> Expression:

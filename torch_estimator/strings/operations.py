@@ -250,32 +250,6 @@ class FloorDivide:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
-    """Power with a constant exponent, as numpy has it: an integer's is exact, or wraps around.
-
-    Attributes:
-        exponent: The exponent: an integer of at least 0 for integers.
-        dtype: Type of the base.
-    """
-
-    exponent: float
-    dtype: Dtype
-
-    def lower(self, graph: Graph, *tensors: str) -> str:
-        (x,) = tensors
-        if self.dtype == "float32":
-            if self.exponent in (0.5, 2):
-                return graph.op("Sqrt", x) if self.exponent == 0.5 else graph.op("Mul", x, x)
-            return graph.op("Pow", x, graph.constant(self.exponent, np.float32))
-        # Not Pow, which computes in float64.
-        result = graph.op("Expand", graph.constant(1, np.int64), graph.op("Shape", x))
-        for digit in f"{int(self.exponent):b}":
-            result = graph.op("Mul", result, result)
-            result = graph.op("Mul", result, x) if digit == "1" else result
-        return result
-
-
-@dataclass(frozen=True, slots=True)
 class Extreme:
     """The larger or smaller of two integers. onnxruntime 1.31 gives wrong ones for Max and Min above 2**31.
 
@@ -287,20 +261,6 @@ class Extreme:
 
     def lower(self, graph: Graph, *tensors: str) -> str:
         return graph.op("Where", graph.op(self.kind, *tensors), *tensors)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Rounding to a number of decimals; halves are rounded to the even neighbour."""
-
-    decimals: int
-
-    def lower(self, graph: Graph, *tensors: str) -> str:
-        scale = graph.constant(10.0 ** abs(self.decimals), np.float32)
-        kinds = ("Mul", "Div") if self.decimals > 0 else ("Div", "Mul")
-        if not self.decimals:
-            return graph.op("Round", *tensors)
-        return graph.op(kinds[1], graph.op("Round", graph.op(kinds[0], *tensors, scale)), scale)
 
 
 def _divisor(graph: Graph, y: str) -> str:
