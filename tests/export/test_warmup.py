@@ -16,6 +16,7 @@ import torch_estimator as te
 from tests.export.models import census_columns, model_of
 from torch_estimator import feature_column as fc
 from torch_estimator import files, serving_input
+from torch_estimator.cli import main
 from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.instances import to_rows
@@ -216,6 +217,29 @@ def test_large_rows_are_not_kept_in_memory() -> None:
     assert len(seen.rows) == 8
     assert set(seen.rows[0]) == {"features_0", "features_1"}
     assert all(row["features_0"].base is None for row in seen.rows)
+
+
+def test_a_receiver_without_an_instance_says_how_to_give_it_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"x": te.strings.to_number(te.strings.split(inputs["date"], "-", 3)[:, 1]) % 12}
+
+    estimator = te.LinearRegressor([X], str(tmp_path / "model"), config=te.RunConfig(compile=False))
+    estimator.train(lambda: ({"x": [1.0, 2.0]}, [1.0, 2.0]), steps=1)
+    receiver = te.serving_input.receiver({"date": "string"}, prepare)
+    path = estimator.export_saved_model(str(tmp_path / "without"), receiver)
+    assert read_warmup(path) == []
+    assert "date has text that is not a number" in caplog.text
+    assert "Give te.serving_input.json(…, defaults=…) a row that it can answer." in caplog.text
+    assert main(["check", path]) == 0
+    assert "nothing was compared" in capsys.readouterr().out
+
+    dated = te.serving_input.json({"date": "string"}, defaults={"date": "2026-11-27"})
+    (instance, *_) = assert_reproduced(
+        estimator.export_saved_model(str(tmp_path / "with"), te.serving_input.receiver(dated, prepare))
+    )
+    assert instance.instance == {"date": "2026-11-27"}
 
 
 def test_a_file_of_the_users_stays(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[M
         try:
             lines = _lines(model, receiver, candidates)
         except (ExportError, InvalidValueError) as error:
-            logger.warning("An export without warm-up instances: %s", error)
+            cure = " Give te.serving_input.json(…, defaults=…) a row that it can answer." if receiver.features else ""
+            logger.warning("An export without warm-up instances: %s%s", error, cure)
             return
         if lines:
             files.makedirs(files.parent(path))
