@@ -162,8 +162,10 @@ class Expression:
             decimals: Number of decimals.
 
         Raises:
-            InvalidTypeError: The values are not numbers.
-            InvalidValueError: Integers have no tens to round to.
+            InvalidTypeError: The values are not numbers, or are integers to be rounded to tens.
+
+        >>> te.serving_input.receiver({"x": "float32"}, lambda inputs: {"y": inputs["x"].round()}).features
+        {'y': rint(x)}
         """
         if self.dtype == "int64" and decimals >= 0:
             return self
@@ -181,6 +183,9 @@ class Expression:
 
         Raises:
             InvalidTypeError: The values are not numbers, or a limit has another type.
+
+        >>> te.serving_input.receiver({"x": "float32"}, lambda inputs: {"y": inputs["x"].clip(0, 1)}).features
+        {'y': minimum(x)}
         """
         at_least = self if min is None else _binary("maximum", self, min)
         return at_least if max is None else _binary("minimum", at_least, max)
