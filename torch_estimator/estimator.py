@@ -521,7 +521,7 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        model, checkpoint = self.job.restored_model(checkpoint_path, "export")
+        model, checkpoint = self.job.restored_model(checkpoint_path, "export", "cpu")
         if checkpoint is not None:
             model.check_strings_seen(checkpoint)
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn

@@ -300,12 +300,15 @@ class EstimatorJob:
         events.flush()
         return model
 
-    def restored_model(self, checkpoint_path: str | None, purpose: str) -> tuple[Model, Checkpoint | None]:
+    def restored_model(
+        self, checkpoint_path: str | None, purpose: str, device: str | None = None
+    ) -> tuple[Model, Checkpoint | None]:
         """Build the model for prediction and restore a checkpoint into it.
 
         Args:
             checkpoint_path: The checkpoint that the user has chosen, or None for the newest one.
             purpose: What the checkpoint is for, such as ``"predict with"``, for the error message.
+            device: The device of the model, as torch names it; None for that of the job.
 
         Returns:
             The model, and its checkpoint; None instead of a checkpoint if the model has the weights it came with.
@@ -315,7 +318,7 @@ class EstimatorJob:
         """
         source = self._source(checkpoint_path, purpose)
         with isolated(self.config.random_seed):
-            model = self.builder.build(ModeKeys.PREDICT, self.config, restored=source is not None)
+            model = self.builder.build(ModeKeys.PREDICT, self.config, device, restored=source is not None)
         self._settle()
         return model, self.builder.restore(model, source, self.model_dir)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -38,6 +39,8 @@ _WHOLE_NUMBERS: Final = (
     "log_step_count_steps",
 )
 
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+
 _NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
 _DROPPED = {
     "checkpoint_save_graph_def": _NO_SESSIONS,
@@ -70,6 +73,9 @@ class RunConfig:
             code. ``"auto"`` trains in Python at first, and compiles in the background if a core is idle or the job is
             long. Training switches to the compiled step when it is ready, or at once if an earlier run has left it in
             the cache. True waits for the compiler; False always trains in Python.
+        device: What to compute on: ``"cpu"``, ``"cuda:1"``, or ``"cuda"`` for the GPU that ``"auto"`` would take.
+            ``"auto"`` takes a GPU if there is one; the processes of a cluster take the GPUs of their host in turn, or
+            the CPU if the cluster has parameter servers. `distribute.MirroredStrategy` has devices of its own.
         train_distribute: How the processes of a cluster train together. None stands for
             `distribute.ParameterServerStrategy` if the cluster has parameter servers, and for
             `distribute.MultiWorkerMirroredStrategy` if not. `distribute.MirroredStrategy` trains on all devices of one
@@ -109,6 +115,7 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
+    device: str = "auto"
     train_distribute: Strategy | None = None
     eval_distribute: Strategy | None = None
     session_creation_timeout_secs: float = WAIT_SECS
@@ -154,6 +161,8 @@ class RunConfig:
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise InvalidTypeError(f'compile must be "auto", True or False, but got {self.compile!r}.')
         _check_mixed_precision(self.mixed_precision)
+        if not (isinstance(self.device, str) and _DEVICE.fullmatch(self.device)):
+            raise InvalidValueError(f'device must be "auto", "cpu" or a GPU such as "cuda:0", but got {self.device!r}.')
 
     def _check_strategies(self) -> None:
         if self.train_distribute is None:

@@ -110,6 +110,21 @@ def test_many_batches_are_converted_at_once_and_cut_again(ahead: int) -> None:
     assert {thread for _, thread in given} == {"te-prefetch" if ahead else "MainThread"}
 
 
+def test_a_block_that_is_converted_takes_at_most_64_megabytes() -> None:
+    sizes: list[int] = []
+
+    def wide(batch: Batch) -> Converted:
+        # Only the shape matters here, so all rows share the memory of one number.
+        rows = torch.zeros(1, 1).expand(len(batch.features["x"]), 5000)
+        sizes.append(rows.nbytes)
+        return Converted({"x": rows}, None)
+
+    with source().batch(100).iterator(convert=wide) as iterator:
+        assert sum(len(batch.features["x"]) for batch in iterator) == ROWS
+    assert len(sizes) > 2
+    assert max(sizes) <= 64 * 2**20
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_an_error_of_convert_is_raised_by_next(ahead: int) -> None:
     def failing(batch: Batch) -> Any:

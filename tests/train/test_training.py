@@ -261,6 +261,7 @@ def test_the_log_is_tf_estimators(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     expected = [
         r"Calling model_fn\.",
         r"Done calling model_fn\.",
+        r"Training on cpu\.",
         rf"Saving checkpoints for 0 into {tmp_path}\.",
         r"loss = [\d.e+-]+, step = 0",
         rf"Saving checkpoints for 4 into {tmp_path}\.",

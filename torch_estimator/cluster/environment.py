@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from torch_estimator.cluster.addresses import bracketed, split_address
-from torch_estimator.cluster.task import WORKER, Task
+from torch_estimator.cluster.task import CHIEFS, WORKER, Task
 from torch_estimator.cluster.tf_config import task_from_cluster_spec, task_from_tf_config
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.json_text import shortened
@@ -16,6 +16,7 @@ SLURM = "SLURM_PROCID"
 """`Task.source` of a task that Slurm started."""
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _MOST_DIGITS = 18
 
 # These ports are above those of system services, and below those that Linux gives to outgoing connections.
@@ -119,6 +120,25 @@ def check_trains_alone(environ: Mapping[str, str]) -> None:
                 f"{name} is {shortened(given)}, but {other} is not set, without which every process would train alone; "
                 f"set both, as torchrun does, or unset {name} where this is the only process."
             )
+
+
+def local_rank(task: Task, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the index of this process among the training processes of its host, by which it takes one of the GPUs.
+
+    ``LOCAL_RANK`` gives it, or the variable of Slurm or Open MPI if the job has ranks. In a cluster of addresses it is
+    the number of the training processes before this one with the same host.
+
+    Raises:
+        InvalidValueError: A variable is not a whole number.
+    """
+    for name in ("LOCAL_RANK", *(_LOCAL_RANKS if task.ranks else ())):
+        if environ.get(name):
+            return _whole_number(environ, name)
+    if task.address is None or task.type not in (*CHIEFS, WORKER):
+        return 0
+    trains = [address for type in (*CHIEFS, WORKER) for address in task.cluster.get(type, ())]
+    hosts = [split_address(address, "cluster")[0] for address in trains[: task.rank + 1]]
+    return hosts.count(hosts[-1]) - 1
 
 
 def _task_of_rank(rank: int, ranks: int, rendezvous: str, source: str) -> Task:

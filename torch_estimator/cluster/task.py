@@ -43,7 +43,7 @@ class Task:
         service: The ``service`` entry of TF_CONFIG, unchanged.
         session_master: The entry of this name in TF_CONFIG, which has no effect.
         eval_session_master: The entry of this name in TF_CONFIG, which has no effect.
-        device: Device to compute on, as torch names it. None for the first GPU, or the CPU if there is none.
+        device: Device to compute on, as torch names it. None leaves the choice to ``RunConfig.device``.
         is_copy: Whether the process was forked from the process of this task. The original process saves for both.
     """
 

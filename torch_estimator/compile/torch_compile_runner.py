@@ -21,6 +21,7 @@ from torch_estimator.compile.batch_layout import step_inputs
 from torch_estimator.compile.policy import ShapePolicy, is_worth_waiting
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import RunContext
+from torch_estimator.optim.companions import companions_of
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
 from torch_estimator.train.runner import StepRunner
@@ -138,6 +139,18 @@ class TorchCompileRunner(StepRunner):
                 # Copy the loss, because the next replay of the CUDA graph overwrites the memory of its outputs.
                 return self._step.finish(loss.clone() if self._on_gpu else loss, left)
 
+    def _mark_static(self) -> None:
+        """Tell torch that what a step writes to keeps its place in memory; otherwise it takes no CUDA graph."""
+        states = [
+            state
+            for one in (*self._step.optimizers, *companions_of(self._step.optimizers))
+            for state in one.state.values()
+        ]
+        tensors = [*(value for state in states for value in state.values()), *self._step.scratch()]
+        for tensor in (*tensors, *(one for group in self._step.groups for one in group.tensors)):
+            if isinstance(tensor, Tensor):
+                torch._dynamo.mark_static_address(tensor, guard=False)
+
     def _give_up(self, reason: str) -> None:
         """Take all further steps in Python, and log why: `reason` is a text that fits after "because"."""
         self._has_given_up = True
@@ -172,6 +185,7 @@ class TorchCompileRunner(StepRunner):
             self._step.use_tensors(of_torch=False)
         if shapes not in self._logged_shapes:
             self._logged_shapes.add(shapes)
+            self._mark_static()
             # Check the loss here, in an extra forward pass, because compiled code does not check it.
             self._observer.observe(lambda: self._step.check_loss(self._step.loss(*inputs)))
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)

@@ -19,6 +19,7 @@ from torch_estimator.errors import DataError
 
 _BLOCKS_AHEAD = 2
 _MAX_BATCHES = 1024
+_MAX_BYTES = 2**26
 
 
 class Batch(NamedTuple):
@@ -251,16 +252,21 @@ class _BlockReader:
     def __init__(self, stream: Stream, convert: Callable[[Batch], Any] | None) -> None:
         self._stream = stream
         self._convert = convert
+        self._max_rows = 2**62
         self.cut = True
 
     def __call__(self) -> tuple[_Block | None, State]:
         """Return the next block, or None at the end, and the position after the block."""
-        chunk, count = self._stream.next_block(2**62, _MAX_BATCHES)
+        chunk, count = self._stream.next_block(self._max_rows, _MAX_BATCHES)
         after = self._stream.state()
         if chunk is None:
             return None, after
         batch = Batch(chunk.features, chunk.labels)
         whole = batch if self._convert is None else self._convert(batch)
+        if self._convert is not None:
+            # A converted block may be on a GPU, so limit its memory. The first block of a chunk is a single batch.
+            nbytes = sum(getattr(leaf, "nbytes", 0) for leaf in tree.leaves(whole))
+            self._max_rows = _MAX_BYTES * chunk.rows // max(1, nbytes)
         block = _Block(whole, count, self._stream.block_positions(count))
         if self.cut:
             block.cut()

@@ -89,8 +89,8 @@ class Table(nn.Module):
         pieces: The place of each variable.
         rows: Rows of all variables.
         recorder: None, or a list while a training step updates only the rows of its batch. With None the gradient of
-            `weight` is dense. With a list, `forward` makes the gathered rows a leaf of the gradient instead of
-            `weight`, and appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
+            `weight` is dense. With a list, the gradient is taken by the gathered rows instead of by `weight`,
+            and `forward` appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
 
     >>> job = fc.embedding_column(fc.categorical_column_with_hash_bucket("job", 10), dimension=4)
@@ -136,7 +136,11 @@ class Table(nn.Module):
             return self._gathered(ids)
         if self.recorder is None:
             return functional.embedding(ids, self.weight, padding_idx=self.rows)
-        gathered = self._gathered(ids).requires_grad_()
+        if torch.compiler.is_compiling():
+            # Before torch 2.13 a compiled step cannot make a leaf, so it differentiates by the output of the lookup.
+            gathered = functional.embedding(ids, self.weight)
+        else:
+            gathered = self._gathered(ids).requires_grad_()
         self.recorder.append((self, ids, gathered))
         return gathered
 

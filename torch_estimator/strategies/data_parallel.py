@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -189,20 +189,26 @@ def joined_group(
     Raises:
         ClusterError: The other processes did not connect in time.
     """
+    import torch
+
     from torch_estimator.distributed.group import Group
     from torch_estimator.parameter_server.encryption import KEY_FILE
+    from torch_estimator.train.device import device_of
 
     if KEY_FILE in os.environ and replicas is None:
         logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)
     evaluates = purpose == "evaluate"
+    device = torch.device(task.device or device_of(config))
     settings = strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
     if replicas is None:
         wait = "This process is %s; waiting at %s for all %d that %s."
         logger.info(wait, task, task.rendezvous, task.num_workers, purpose)
     with (
+        # NCCL works on the current GPU, so choose it before the group connects.
+        torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
         Group(
             task,
-            "gloo" if replicas is not None and task.device == "cpu" else settings.backend,
+            "gloo" if device.type == "cpu" and settings.communication != "NCCL" else settings.backend,
             wait_secs=config.session_creation_timeout_secs,
             silence_secs=getattr(strategy, "silence_secs", settings.silence_secs),
             check_peers=replicas.check if replicas is not None else lambda: None,

@@ -27,6 +27,7 @@ class LiveGroup:
 
     Attributes:
         MOVING: Keys of all settings that may be tensors in a compiled step.
+        tensors: The tensors in place of numbers; empty if the group has its numbers.
         values: The group to pass to the optimizer's update; in a compiled step it has tensors in place of numbers.
     """
 
@@ -36,7 +37,7 @@ class LiveGroup:
         self._group = group
         self._of_torch = of_torch
         self.values: Group = group
-        self._tensors: list[Tensor] = []
+        self.tensors: list[Tensor] = []
         self._filled: list[float] = []
         self._fixed: tuple[Any, ...] = ()
 
@@ -57,23 +58,23 @@ class LiveGroup:
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
         self._filled, self._fixed = self.numbers(), self.fixed()
-        self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
+        self.tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)
-        for key, tensor in zip(self._moving(), self._tensors, strict=True):
+        for key, tensor in zip(self._moving(), self.tensors, strict=True):
             # Only the first beta becomes a tensor, because schedules cycle only the first one.
             # The second beta stays a Python number: with a float32 tensor, 1 - 0.999 would be off by 1e-5.
             self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
-        return self._tensors
+        return self.tensors
 
     def refresh(self) -> None:
         """Copy the current settings of the group into the tensors, if `use_tensors` has made any."""
-        if not self._tensors:
+        if not self.tensors:
             return
         numbers, fixed = self.numbers(), self.fixed()
         if fixed != self._fixed:
             self.use_tensors()
         elif numbers != self._filled:
-            for tensor, number in zip(self._tensors, numbers, strict=True):
+            for tensor, number in zip(self.tensors, numbers, strict=True):
                 tensor.fill_(number)
             self._filled = numbers
 

@@ -60,7 +60,7 @@ class Model:
 
     Args:
         spec: The `EstimatorSpec` that the ``model_fn`` returned.
-        device: The device, as torch names it; None for the GPU, or for the CPU if there is no GPU.
+        device: The device, as torch names it.
         moved: Whether to move the module to its device now. A module that does not fit one device must be sharded
             before it is moved.
         seen: Where to keep the first rows of the inputs of training and evaluation; None keeps none.
@@ -76,10 +76,10 @@ class Model:
     not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers", "_seen")
 
     def __init__(
-        self, spec: EstimatorSpec, device: str | None = None, *, moved: bool = True, seen: SeenRows | None = None
+        self, spec: EstimatorSpec, device: str = "cpu", *, moved: bool = True, seen: SeenRows | None = None
     ) -> None:
         self.spec = spec
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = torch.device(device)
         self.module: nn.Module = spec.module.to(self.device) if moved else spec.module
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:

@@ -24,6 +24,7 @@ from torch_estimator.inputs.input_fn import InputContext, call_input_fn
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec, InputFn
+from torch_estimator.train.device import device_of
 from torch_estimator.train.forward_arguments import spread_features
 from torch_estimator.train.model import Model
 from torch_estimator.train.seen_rows import SeenRows
@@ -91,7 +92,7 @@ class ModelBuilder:
         Args:
             mode: What the model is for.
             config: The settings that the ``model_fn`` is called with.
-            device: The device, as torch names it; None for the GPU, or for the CPU if there is no GPU.
+            device: The device, as torch names it; None for that of ``config``.
             restored: Whether the caller will restore a checkpoint before it uses the model. If so, the initial values
                 of large tables are not drawn, which saves time.
             moved: Whether to move the module to its device now.
@@ -107,7 +108,7 @@ class ModelBuilder:
                 draw()
         spec = self._apart_from_training(spec)
         spread_features(spec.module)
-        return Model(spec, device, moved=moved, seen=self.seen)
+        return Model(spec, device or device_of(config), moved=moved, seen=self.seen)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
         """Call an ``input_fn`` and return its data as a Dataset; each replica on a machine gets a part of the batches.

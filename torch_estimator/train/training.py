@@ -136,6 +136,7 @@ class Training:
             ModeKeys.TRAIN, self.config, self.task.device, restored=self.checkpoint is not None, moved=moved
         )
         model = self.model
+        logger.info("Training on %s.", model.device)
         self._loss_fn = in_bfloat16(model.loss, model.device) if self.config.mixed_precision else model.loss
 
     def warm_start(self) -> None:
