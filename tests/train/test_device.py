@@ -26,7 +26,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(task: Task | None = None, device: str = "auto") -> te.RunConfig:
-    return te.RunConfig(device=device, **({} if task is None else {"_task": task}))
+    return te.RunConfig(device=device, _task=task or Task())
 
 
 def tf_config(cluster: Any, type: str, index: int) -> Task:
