@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._inductor import compile_fx
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
@@ -58,6 +59,33 @@ def test_a_schedule_and_a_partial_batch_compile_once_and_resume_bit_for_bit(tmp_
     for steps in (3, 37):
         job(tmp_path / "resumed", True).train(lambda: data().repeat(), steps=steps)
     assert_same_variables(job(tmp_path / "resumed", True), compiled)
+
+
+@pytest.mark.slow
+def test_all_that_a_compiled_step_writes_to_keeps_its_place_as_cuda_graphs_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[int, int]] = []
+    compile_graph = compile_fx._compile_fx_inner
+
+    def noted(graph: Any, inputs: Any, **options: Any) -> Any:
+        places = {node: index for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+        in_place = [
+            places[node.args[0]]
+            for node in graph.graph.nodes
+            if isinstance(node.target, torch._ops.OpOverload)
+            and node.target._schema.is_mutable
+            and node.args[0] in places
+        ]
+        written.append((len(in_place), len(set(in_place) - set(options["static_input_idxs"]))))
+        return compile_graph(graph, inputs, **options)
+
+    monkeypatch.setattr(compile_fx, "_compile_fx_inner", noted)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        job(tmp_path, True).train(lambda: data().repeat(), steps=3)
+    (count, moving), *_ = written
+    assert count >= 10
+    assert moving == 0
 
 
 def test_auto_compiles_once_it_is_worth_the_wait(

@@ -28,7 +28,12 @@ def test_padding_gives_zeros_and_gets_no_gradient() -> None:
     assert table.weight.grad[:, 0].tolist() == [0, 0, 0, 6, 0, 0]
 
 
-def test_a_recorder_gets_the_gathered_rows_as_leaves() -> None:
+@pytest.mark.parametrize("compiling", [False, True])
+def test_a_recorder_gets_the_gathered_rows_to_differentiate_by(
+    compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch before 2.13 cannot compile a step that makes a leaf.
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     table = make()
     table.recorder = recorded = []
     ids = torch.tensor([[2, 5]])
@@ -37,6 +42,7 @@ def test_a_recorder_gets_the_gathered_rows_as_leaves() -> None:
     owner, recorded_ids, rows = recorded[0]
     assert owner is table
     assert recorded_ids is ids
+    assert rows.is_leaf is not compiling
     (gradient,) = torch.autograd.grad((out * 2).sum(), [rows])
     assert gradient.tolist() == [[[2, 2], [2, 2]]]
     assert table.weight.grad is None
