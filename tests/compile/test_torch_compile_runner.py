@@ -81,7 +81,9 @@ def test_all_that_a_compiled_step_writes_to_keeps_its_place_as_cuda_graphs_need(
         return compile_graph(graph, inputs, **options)
 
     monkeypatch.setattr(compile_fx, "_compile_fx_inner", noted)
-    with torch._inductor.config.patch(force_disable_caches=True):
+    # A graph from torch's caches would not be compiled again.
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
+    with torch._inductor.config.patch(fx_graph_cache=False):
         job(tmp_path, True).train(lambda: data().repeat(), steps=3)
     (count, moving), *_ = written
     assert count >= 10
