@@ -19,7 +19,8 @@ class LayersTransform(FeatureTransform):
 
     def __init__(self, layers: list[DenseFeatures | LinearModel]) -> None:
         self.linear = self.dnn = self.sequence = None
-        self._plan([column for layer in layers for column in layer.columns or ()], [layer.layout for layer in layers])
+        columns = {f"{layer.name} column": layer.columns or () for layer in layers}
+        self._plan(columns, [layer.layout for layer in layers])
 
 
 def transform_of(module: nn.Module, given: FeatureTransform | None) -> FeatureTransform | None:

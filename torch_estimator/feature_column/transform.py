@@ -57,6 +57,7 @@ class FeatureTransform:
 
     Attributes:
         bags: The columns with lists or weights of the linear and the network half.
+        columns: The columns by what messages call them, such as "linear column".
         linear: Layout of the linear half, or None without linear columns.
         dnn: Layout of the network half, or None without network columns.
         sequence: Layout of the sequence columns, or None without them.
@@ -89,9 +90,12 @@ class FeatureTransform:
         self.linear: LinearLayout | None = linear_layout(wide) if wide else None
         self.dnn: InputLayout | None = input_layout(deep) if deep else None
         self.sequence: InputLayout | None = sequence_layout(steps) if steps else None
-        self._plan([*wide, *deep, *steps], [one for one in (self.linear, self.dnn) if one is not None])
+        by_kind = {"linear column": wide, "network column": deep, "sequence column": steps}
+        self._plan(by_kind, [one for one in (self.linear, self.dnn) if one is not None])
 
-    def _plan(self, columns: Sequence[Column], layouts: Sequence[LinearLayout | InputLayout]) -> None:
+    def _plan(self, by_kind: Mapping[str, Sequence[Column]], layouts: Sequence[LinearLayout | InputLayout]) -> None:
+        self.columns = by_kind
+        columns = [column for some in by_kind.values() for column in some]
         self._linear_layouts = [one for one in layouts if isinstance(one, LinearLayout)]
         self._input_layouts = [one.dense if isinstance(one, LinearLayout) else one for one in layouts]
         self.raw_features: dict[str, RawFeature] = merge_raw_features(

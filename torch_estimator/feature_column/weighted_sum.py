@@ -82,6 +82,11 @@ class LinearModel(nn.Module):
         """Layer that puts numeric, indicator and embedding columns side by side."""
         return self._dense
 
+    @property
+    def combines(self) -> bool:
+        """Whether rows of some categorical column can have several ids, so that `sparse_combiner` has a use."""
+        return bool(self.layout.bags) or self.layout.slots > len(self.layout.categorical)
+
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return logits, float32 ``[N, units]``.
 

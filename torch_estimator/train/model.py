@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +24,8 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.feature_structure import Structure, describe
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.meaning import Meanings, described, difference, meaning_of
+from torch_estimator.feature_column.weighted_sum import LinearModel
 from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
@@ -39,6 +42,7 @@ logger = logging.getLogger("torch_estimator")
 _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
 _STRUCTURE = "features"
+_MEANINGS = "meanings"
 _NON_PERSISTENT = "passing_buffers"
 _LOSS_BUFFERS = "loss_buffers"
 _PREFETCHED_BATCHES = 8
@@ -73,7 +77,7 @@ class Model:
     """
 
     # The cache key of a compiled step skips these attributes, because `loss` reads only `head`.
-    not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers", "_seen")
+    not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers", "_seen", "meanings")
 
     def __init__(
         self, spec: EstimatorSpec, device: str = "cpu", *, moved: bool = True, seen: SeenRows | None = None
@@ -147,6 +151,26 @@ class Model:
             )
         return optimizers_and_schedules(_made(self.spec.optimizer, named))
 
+    @functools.cached_property
+    def meanings(self) -> Meanings:
+        """What the columns and the labels mean; checkpoints hold it, and `restore` compares it."""
+        found: Meanings = {}
+        if self.spec.transform is not None:
+            for kind, columns in self.spec.transform.columns.items():
+                found[kind] = {column.name: meaning_of(column) for column in columns}
+        found["linear model"] = {
+            one.name: {"sparse_combiner": one.sparse_combiner}
+            for one in self.module.modules()
+            if isinstance(one, LinearModel) and one.combines
+        }
+        heads = getattr(self.head, "by_name", {"": getattr(self.head, "static_head", self.head)})
+        found["head"] = {
+            name: {"label_vocabulary": described(list(head.label_vocabulary))}
+            for name, head in heads.items()
+            if getattr(head, "label_vocabulary", None) is not None
+        }
+        return {section: meanings for section, meanings in found.items() if meanings}
+
     def variables(self) -> dict[str, Tensor]:
         """Return the module's parameters and buffers by their names in checkpoints, without copying them."""
         return named_variables(self.module)
@@ -160,6 +184,8 @@ class Model:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
         if self.structure is not None:
             state[_STRUCTURE] = self.structure
+        if self.meanings:
+            state[_MEANINGS] = self.meanings
         if buffers := self._buffers.state():
             state[_LOSS_BUFFERS] = buffers
         return state
@@ -178,6 +204,7 @@ class Model:
             elif optimizers is not None:
                 checkpoint = with_slots_for(checkpoint, self.module, optimizers)
         check_compatible(checkpoint, variables)
+        self._check_meanings(checkpoint)
         if optimizers is not None:
             checkpoint = self._checked_slots(checkpoint, optimizers)
         with torch.no_grad():
@@ -230,6 +257,15 @@ class Model:
             needed = {name: one for name, one in slots.items() if name in saved or not is_of_companion(name)}
             check_compatible(checkpoint, checkpoint.variables, needed)
         return checkpoint
+
+    def _check_meanings(self, checkpoint: Checkpoint) -> None:
+        """Check that the columns and labels mean what they meant when a checkpoint was trained."""
+        if problem := difference(checkpoint.state.get(_MEANINGS, {}), self.meanings):
+            raise CheckpointError(
+                f"checkpoint {checkpoint.path} was trained with {problem}; undo that change, or train in another "
+                f"model_dir with warm_start_from=te.WarmStartSettings({checkpoint.path!r}), and with a VocabInfo for "
+                "each variable whose vocabulary has changed."
+            )
 
     def _check_hashes(self, imported: Checkpoint) -> None:
         """Check that strings get the ids that a checkpoint of TensorFlow was trained with."""

@@ -1,0 +1,169 @@
+"""What feature columns mean to the weights of a model, in a form that a checkpoint can hold and compare.
+
+The weights of a column fit only the ids and numbers that it had in training. Its variables keep their shapes if its
+vocabulary has another order, or if its buckets have other boundaries. So a checkpoint holds a short description of each
+column, and a model refuses a checkpoint whose descriptions differ from those of its own columns.
+
+The descriptions are part of the checkpoint's format: a change of their text would refuse older checkpoints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from torch_estimator.feature_column.column import Column, NumberColumn
+from torch_estimator.feature_column.crossed import CrossedColumn
+from torch_estimator.feature_column.embedding import EmbeddingColumn
+
+Meaning: TypeAlias = dict[str, Any]
+"""Settings by name. A setting is a text, a number, or None; that of a normalizer is a list of its values."""
+
+Meanings: TypeAlias = dict[str, dict[str, Meaning]]
+"""Meanings by section (such as "linear column") and name."""
+
+# Numbers that stand for all others when two normalizers are compared.
+_PROBES = (-1000.0, -100.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0, 100000.0)
+# Machines may compute functions such as `exp` with different last digits.
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+
+_LISTS = ("vocabulary_list", "boundaries", "shape")
+_SETTINGS = (
+    *("num_oov_buckets", "default_value", "hash_bucket_size", "hash_function", "hash_key"),
+    *("combiner", "max_norm"),
+)
+_NORMALIZER = "normalizer_fn"
+
+# A list with at most this many characters is told in full, so that a message can show what has changed.
+_MOST_CHARACTERS = 80
+_FIRST_ENTRIES = 3
+_DIGEST_DIGITS = 16
+
+
+def meaning_of(column: Column) -> Meaning:
+    """Return the settings of a column, and of the columns inside it, on which the meaning of its weights depends.
+
+    Settings that only say how data is read are left out, and so are those that only training uses.
+
+    >>> meaning_of(fc.bucketized_column(fc.numeric_column("age"), [18, 30]))
+    {'shape': '1', 'boundaries': '18.0, 30.0'}
+    """
+    found: Meaning = {}
+    if isinstance(column, CrossedColumn):
+        found["keys"] = described([leaf if isinstance(leaf, str) else leaf.name for leaf in column.leaves])
+        for leaf in column.leaves:
+            if not isinstance(leaf, str):
+                found |= {f"{name} of {leaf.name}": value for name, value in meaning_of(leaf).items()}
+    unused = _unused(column)
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(column) if dataclasses.is_dataclass(column) else ()
+    for name in [field.name for field in fields if field.name not in unused]:
+        value = getattr(column, name)
+        if isinstance(value, Column):
+            found |= meaning_of(value)
+        elif name == _NORMALIZER and isinstance(column, NumberColumn) and value is not None:
+            found[name] = _normalized(column)
+        elif name in _LISTS and isinstance(value, tuple):
+            found[name] = described(value)
+        elif name in _SETTINGS and isinstance(value, str | int | float | None):
+            found[name] = value
+    return found
+
+
+def described(entries: Sequence[object]) -> str:
+    """Return a text that is the same for equal lists only: the list, or its length, first entries and a digest.
+
+    >>> described(["no", "yes"])
+    "'no', 'yes'"
+    >>> described(range(1000))
+    '1,000 entries from 0, 1, 2 on, with the digest 6135b44fe9cb3772'
+    """
+    if len(entries) <= _MOST_CHARACTERS and len(whole := ", ".join(map(repr, entries))) <= _MOST_CHARACTERS:
+        return whole
+    digest = sha256()
+    for entry in entries:
+        # The length keeps entries apart, whatever characters they hold.
+        text = str(entry).encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(text), text))
+    first = ", ".join(repr(entry)[:_MOST_CHARACTERS] for entry in entries[:_FIRST_ENTRIES])
+    return f"{len(entries):,} entries from {first} on, with the digest {digest.hexdigest()[:_DIGEST_DIGITS]}"
+
+
+def difference(saved: Mapping[str, Any], own: Meanings) -> str:
+    """Return the part of a sentence about the first difference in meaning, or an empty string if there is none.
+
+    What only one of them describes is not compared. But if columns of other names have replaced columns of the same
+    kind, that is a difference: a network's variables do not name its numeric and indicator columns.
+
+    Args:
+        saved: The meanings in a checkpoint, as parsed from JSON.
+        own: The meanings of the model.
+
+    >>> saved, own = ({'head': {'': {'label_vocabulary': words}}} for words in ("'a', 'b'", "'b', 'a'"))
+    >>> difference(saved, own)
+    "another head: the setting label_vocabulary was 'a', 'b' there, and is 'b', 'a' now"
+    """
+    for section, meanings in own.items():
+        before = saved.get(section, {})
+        for name, meaning in meanings.items():
+            if problem := _difference(before.get(name, {}), meaning):
+                return f"another {section}{f' {name!r}' if name else ''}: the setting {problem}"
+        gone, new = sorted(before.keys() - meanings.keys()), sorted(meanings.keys() - before.keys())
+        if section.endswith("column") and gone and new:
+            return f"the {section} {gone[0]!r}, which the model lacks, and not with the model's {new[0]!r}"
+    return ""
+
+
+def _unused(column: Column) -> frozenset[str]:
+    """Return names of the settings of a column that change nothing."""
+    if isinstance(column, NumberColumn):
+        return frozenset({"default_value"})
+    if isinstance(column, EmbeddingColumn):
+        ids = column.categorical_column
+        return frozenset() if not ids.is_sequence and (ids.is_bag or ids.slots > 1) else frozenset({"combiner"})
+    return frozenset() if getattr(column, "num_oov_buckets", 1) else frozenset({"hash_function"})
+
+
+def _normalized(column: NumberColumn) -> list[Any] | None:
+    """Return what a normalizer makes of fixed numbers, or None if it cannot be called with them.
+
+    The numbers of a row are added up with different weights, so that one number for each row remains.
+    """
+    numbers = np.array(_PROBES, np.float32).reshape(-1, *[1] * len(column.shape))
+    # A normalizer that draws random numbers must not change those of the training.
+    with torch.random.fork_rng(devices=[]), np.errstate(all="ignore"):
+        torch.default_generator.manual_seed(0)
+        try:
+            rows = column.normalized(np.broadcast_to(numbers, (len(_PROBES), *column.shape)))
+        except Exception:
+            # The first batch raises this error, too, and tells where.
+            return None
+    weights = 1 + np.arange(column.width) / column.width
+    values = (rows.astype(np.float64) @ (weights / weights.sum())).tolist()
+    return [value if math.isfinite(value) else str(value) for value in values]
+
+
+def _difference(before: Mapping[str, Any], now: Meaning) -> str:
+    for name in dict.fromkeys([*now, *before] if before else ()):
+        setting, old, new = name.split(" of ")[0], before.get(name), now.get(name)
+        if setting == _NORMALIZER:
+            if problem := _first_other(before.get(name, _PROBES), now.get(name, _PROBES)):
+                return name + problem
+        # The combiner of a column whose rows had one id each made no difference.
+        elif old != new and not (setting == "combiner" and None in (old, new)):
+            return f"{name} was {old} there, and is {new} now"
+    return ""
+
+
+def _first_other(before: Sequence[Any] | None, now: Sequence[Any] | None) -> str:
+    """Return at which number two normalizers differ, and how; an empty string if they are the same or unknown."""
+    for number, old, new in zip(_PROBES, before or (), now or (), strict=False):
+        numbers = isinstance(old, float) and isinstance(new, float)
+        if not (math.isclose(old, new, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE) if numbers else old == new):
+            return f"({number:g}) was {old} there, and is {new} now"
+    return ""
