@@ -21,9 +21,11 @@ import torch
 import torch_estimator as te
 from tests.checkpoint import tensorflow_checkpoints as made
 from torch_estimator import feature_column as fc
-from torch_estimator.checkpoint.tensor_bundle import TensorBundle
+from torch_estimator.checkpoint.tensor_bundle import TensorBundle, _slice_key
 from torch_estimator.checkpoint.tensorflow import read_tensorflow
 from torch_estimator.checkpoint.tensorflow_import import import_checkpoint
+from torch_estimator.errors import CheckpointError
+from torch_estimator.tfrecord.records import masked_crc32c
 
 EXPECTED = json.loads((made.FOLDER / "expected.json").read_text())
 FARMHASH = {"hash_function": "farmhash"}
@@ -347,3 +349,94 @@ def test_a_truncated_or_missing_file_is_an_error(suffix: str, tmp_path: Path) ->
     with pytest.raises(te.UserError, match=r"missing|there is no checkpoint of TensorFlow"):
         import_checkpoint(tmp_path / "model.ckpt-20", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def message(*fields: tuple[int, int | bytes]) -> bytes:
+    """Return a protocol buffer with fields of numbers and bytes."""
+    return b"".join(
+        varint(number << 3) + varint(value)
+        if isinstance(value, int)
+        else varint(number << 3 | 2) + varint(len(value)) + value
+        for number, value in fields
+    )
+
+
+def bundle_of(folder: Path, shape: list[int], slices: list[list[tuple[int, int]]]) -> TensorBundle:
+    """Write and open a checkpoint with the partitioned tensor ``w`` of ones, whose slices may lie anywhere."""
+
+    def entry(shape: list[int], *more: tuple[int, int | bytes]) -> bytes:
+        return message((1, 1), (2, message(*[(2, message((1, size))) for size in shape])), *more)
+
+    ones = np.ones(64, np.float32).tobytes()
+    announced = [message(*[(1, message((1, start), (2, length))) for start, length in one]) for one in slices]
+    table = {b"": message((1, 1)), b"w": entry(shape, *[(7, one) for one in announced])}
+    for one in slices:
+        sizes = [length for _, length in one]
+        number = int(np.prod(sizes, dtype=object)) * 4 if max(sizes) < 64 else 4
+        checksum = varint(6 << 3 | 5) + masked_crc32c(ones[:number]).to_bytes(4, "little")
+        table[_slice_key("w", tuple(one))] = entry(sizes, (5, number)) + checksum
+
+    def block(entries: dict[bytes, bytes]) -> bytes:
+        parts = [b"\0" + varint(len(key)) + varint(len(one)) + key + one for key, one in sorted(entries.items())]
+        whole = b"".join(parts) + bytes(4) + (1).to_bytes(4, "little") + b"\0"
+        return whole + masked_crc32c(whole).to_bytes(4, "little")
+
+    content, handles = b"", []
+    for entries in (table, {}):
+        handles.append(varint(len(content)) + varint(len(block(entries)) - 5))
+        content += block(entries)
+    index = block({b"x": handles[0]})
+    handles.append(varint(len(content)) + varint(len(index) - 5))
+    footer = (handles[1] + handles[2]).ljust(40, b"\0") + (0xDB4775248B80FB57).to_bytes(8, "little")
+    (folder / "c.index").write_bytes(content + index + footer)
+    (folder / "c.data-00000-of-00001").write_bytes(ones)
+    return TensorBundle(folder / "c")
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        [[(0, 2), (0, 3)], [(2, 2), (0, 3)]],
+        [[(0, 4), (0, 1)], [(0, 4), (1, 2)]],
+        [[(0, 2), (0, 3)], [(2, 2), (0, 2)], [(2, 2), (2, 1)]],
+    ],
+)
+def test_slices_along_any_dimension_make_up_a_tensor(slices: list[list[tuple[int, int]]], tmp_path: Path) -> None:
+    assert torch.equal(bundle_of(tmp_path, [4, 3], slices)["w"], torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        [[(0, 2), (0, 3)], [(1, 2), (0, 3)]],
+        [[(0, 2), (0, 3)], [(0, 2), (0, 3)]],
+        [[(0, 4), (0, 2)], [(0, 2), (0, 2)]],
+    ],
+)
+def test_slices_that_overlap_are_an_error(slices: list[list[tuple[int, int]]], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="slices of 'w' overlap, so others are missing"):
+        bundle_of(tmp_path, [4, 3], slices)["w"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "slices"),
+    [
+        ([2**63], [[(0, 2**63)]]),
+        ([2**64 - 1], [[(0, 1)]]),
+        ([0, 2**63], [[(0, 0), (0, 2**63)]]),
+        ([2**40, 2**40], [[(0, 2**40), (0, 2**40)]]),
+        ([4], [[(3, 2)]]),
+        ([4], [[(2**63, 2)]]),
+        ([4], [[(0, 2**64 - 5)]]),
+        ([2**50], [[(0, 2**50)]]),
+    ],
+)
+def test_impossible_shapes_and_slices_are_an_error(
+    shape: list[int], slices: list[list[tuple[int, int]]], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"c\.index is damaged at byte"):
+        bundle_of(tmp_path, shape, slices)["w"]

@@ -48,6 +48,8 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _MOST_DIMENSIONS = 254
+# More numbers than a file can hold. Sizes of zero count as one, because torch multiplies the other sizes, too.
+_MOST_NUMBERS = 2**59
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -149,6 +151,14 @@ class TensorBundle(Mapping[str, Tensor]):
             raise CheckpointError(
                 f"{self._index_path} has {covered:,} of the {math.prod(first.shape):,} numbers of {names[0]!r}."
             )
+        for _, entry in parts:
+            # Find out that the numbers are there before memory is reserved for them.
+            self._content(names[0], entry)
+        if not _is_covered(first.shape, [place for place, _ in parts]):
+            raise CheckpointError(
+                f"{self._index_path} is damaged at byte {first.place}: slices of {names[0]!r} overlap, so others are "
+                "missing; put back a good copy of the file, or use another checkpoint."
+            )
         whole = torch.zeros(first.shape, dtype=_DTYPES[first.dtype])
         for place, entry in parts:
             whole[place] = self._tensor(names[0], entry)
@@ -168,7 +178,8 @@ class TensorBundle(Mapping[str, Tensor]):
             )
         return place, entry
 
-    def _tensor(self, name: str, entry: _Entry) -> Tensor:
+    def _content(self, name: str, entry: _Entry) -> _Bytes:
+        """Return the bytes of a tensor in its data file, without reading them, after a check of their number."""
         path, dtype = self._data_path(entry.shard), _DTYPES[entry.dtype]
         data = self._open(entry.shard)
         content = data[entry.offset : entry.offset + entry.size]
@@ -182,6 +193,11 @@ class TensorBundle(Mapping[str, Tensor]):
                 f"{self._index_path} is damaged at byte {entry.place}: {name!r} has {entry.size} bytes, which is not "
                 f"the size of {dtype} {list(entry.shape)}."
             )
+        return content
+
+    def _tensor(self, name: str, entry: _Entry) -> Tensor:
+        path, dtype = self._data_path(entry.shard), _DTYPES[entry.dtype]
+        content = self._content(name, entry)
         if masked_crc32c(content.tobytes()) != entry.checksum:
             raise CheckpointError(
                 f"{path} is damaged: the checksum of {name!r} at byte {entry.offset:,} differs; put back a good copy "
@@ -349,7 +365,22 @@ def _parse_entry(content: bytes, place: int, start: int, stop: int) -> _Entry:
             found[names[number]] = value
     if len(shape) > _MOST_DIMENSIONS or any(len(one) != len(shape) for one in slices):
         raise _Damaged(place, "the slices of a tensor do not have its dimensions")
+    if math.prod(max(size, 1) for size in shape) > _MOST_NUMBERS:
+        raise _Damaged(place, f"no tensor has the shape {shape}")
+    for one in slices:
+        if any(start + max(length, 0) > size for (start, length), size in zip(one, shape, strict=True)):
+            raise _Damaged(place, f"a slice lies outside of its tensor of the shape {shape}")
     return _Entry(place=place, shape=shape, slices=tuple(slices), **found)
+
+
+def _is_covered(shape: Sequence[int], places: Sequence[tuple[slice, ...]]) -> bool:
+    """Return whether slices, which have as many numbers as a tensor together, have each of its numbers."""
+    partitioned = [any(len(range(size)[place[axis]]) < size for place in places) for axis, size in enumerate(shape)]
+    # One flag stands for a dimension that no slice divides: usually all but one.
+    flags = np.zeros([size if divided else 1 for size, divided in zip(shape, partitioned, strict=True)], np.bool_)
+    for place in places:
+        flags[tuple(one if divided else slice(None) for one, divided in zip(place, partitioned, strict=True))] = True
+    return bool(flags.all())
 
 
 def _one(content: bytes, start: int, stop: int) -> int:
