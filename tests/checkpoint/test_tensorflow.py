@@ -440,3 +440,44 @@ def test_impossible_shapes_and_slices_are_an_error(
 ) -> None:
     with pytest.raises(CheckpointError, match=r"c\.index is damaged at byte"):
         bundle_of(tmp_path, shape, slices)["w"]
+
+
+@pytest.fixture
+def loose(tmp_path: Path) -> Path:
+    """Return a directory with the files of a checkpoint of TensorFlow, but without a file ``checkpoint``."""
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(made.FOLDER / f"v1_linear.{suffix}", tmp_path / f"model.ckpt-20.{suffix}")
+    (tmp_path / "model.ckpt-20.meta").write_bytes(b"graph")
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", ["", ".index", ".meta", ".data-00000-of-00001"])
+def test_each_file_of_a_checkpoint_names_it(suffix: str, loose: Path) -> None:
+    assert te.load_checkpoint(loose / f"model.ckpt-20{suffix}").step == 20
+
+
+def test_a_directory_without_an_index_names_its_checkpoints(loose: Path) -> None:
+    (loose / "model.ckpt-9.index").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"name one of those in it: model.ckpt-9, model.ckpt-20\.$"):
+        te.load_checkpoint(loose)
+    with pytest.raises(CheckpointError, match=r"name one of them: model.ckpt-9, model.ckpt-20\.$"):
+        import_checkpoint(loose, loose / "new")
+
+
+def test_the_variables_of_a_saved_model_are_read(tmp_path: Path) -> None:
+    variables = tmp_path / "3" / "variables"
+    variables.mkdir(parents=True)
+    for suffix in ("index", "data-00000-of-00001"):
+        shutil.copy(made.FOLDER / f"v1_linear.{suffix}", variables / f"variables.{suffix}")
+
+    assert te.load_checkpoint(tmp_path / "3").step == 20
+    assert import_checkpoint(tmp_path / "3", tmp_path / "new").checkpoint.step == 20
+
+
+def test_a_checkpoint_of_one_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "inception_v3.ckpt"
+    file.write_bytes(b"any table")
+    with pytest.raises(CheckpointError, match=r"inception_v3.ckpt is one file: .* first format \(V1\)"):
+        te.load_checkpoint(file)
+    with pytest.raises(CheckpointError, match=r"first format \(V1\)"):
+        import_checkpoint(file, tmp_path / "new")

@@ -151,6 +151,15 @@ def test_a_place_without_an_export_is_named(tmp_path: Path) -> None:
         ExportedModel.load(tmp_path / "nothing")
 
 
+def test_an_export_of_tensorflow_is_named(tmp_path: Path) -> None:
+    version = tmp_path / "3"
+    version.mkdir()
+    (version / "saved_model.pb").write_bytes(b"graph")
+    for place in (tmp_path, version):
+        with pytest.raises(ExportError, match=rf"{version} is a SavedModel of TensorFlow.*import-checkpoint {version}"):
+            ExportedModel.load(place)
+
+
 @pytest.mark.parametrize("place", ["", "export"])
 def test_the_exports_of_a_job_are_named_where_its_directory_is_given(
     model: ExportedModel, tmp_path: Path, place: str

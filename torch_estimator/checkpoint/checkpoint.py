@@ -16,6 +16,8 @@ from torch_estimator.checkpoint.index import (
     checkpoint_step,
     noted_unnamed,
     read_index,
+    variables_of_saved_model,
+    without_suffix,
 )
 from torch_estimator.checkpoint.saved_tensors import SavedTensors, read_tensors, saved_shape
 from torch_estimator.errors import CheckpointError
@@ -128,7 +130,7 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
 
     Args:
         path_or_dir: Path or URL of a checkpoint, or of a model directory. For TensorFlow, a checkpoint's path without
-            the suffixes of its files.
+            the suffixes of its files, or one of these files, or the directory of a SavedModel.
 
     Returns:
         Object with the attributes ``path``; ``step``, the global step; ``variables``, the parameters and buffers by
@@ -147,10 +149,20 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
     path = files.as_url(path_or_dir)
     try:
         return _load_own(path)
-    except WrittenByTensorFlow as found:
-        from torch_estimator.checkpoint.tensorflow import read_tensorflow
+    except CheckpointError as error:
+        prefix = error.prefix if isinstance(error, WrittenByTensorFlow) else _tensorflow_files(path)
+        if prefix is None:
+            raise
+    from torch_estimator.checkpoint.tensorflow import read_tensorflow
 
-        return read_tensorflow(found.prefix).checkpoint
+    return read_tensorflow(prefix).checkpoint
+
+
+def _tensorflow_files(path: str) -> str | None:
+    """Return what TensorFlow calls the checkpoint if `path` is one of its files, or a SavedModel; else None."""
+    if files.is_dir(path):
+        return variables_of_saved_model(path)
+    return without_suffix(path) if files.exists(path) else None
 
 
 def _load_own(path: str) -> Checkpoint:

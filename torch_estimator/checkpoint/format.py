@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.index import INDEX_NAME, WrittenByTensorFlow
+from torch_estimator.checkpoint.index import INDEX_NAME, WrittenByTensorFlow, checkpoints_in
 from torch_estimator.errors import CheckpointError, InvalidTypeError
 from torch_estimator.json_text import parse_json
 
@@ -154,7 +154,9 @@ def _foreign(path: str) -> str:
 
 def _missing(path: str) -> str:
     if files.is_dir(path):
-        return f"there is no checkpoint in {path}: it holds neither 'checkpoint' nor {STATE_NAME!r}."
+        names = checkpoints_in(path)
+        hint = f"; name one of those in it: {names}" if names else ""
+        return f"there is no checkpoint in {path}: it holds neither 'checkpoint' nor {STATE_NAME!r}{hint}."
     index = files.join(files.parent(path), INDEX_NAME)
     if files.exists(index):
         return f"there is no checkpoint at {path}; if {index} names it, let it name another or remove it."

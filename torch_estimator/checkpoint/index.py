@@ -28,6 +28,8 @@ _UNNAMED_NAME = f"{files.TEMPORARY_PREFIX}unnamed-checkpoints"
 # First entry of TensorFlow's file of the same name, which is a protocol buffer as text.
 _TENSORFLOW_INDEX = re.compile(r'\s*model_checkpoint_path:\s*"((?:[^"\\\n]|\\.)+)"')
 
+_TENSORFLOW_FILES = re.compile(r"(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$")
+
 # Name of a checkpoint. Names are read from files that a user may have edited, so a name with a path separator, or a
 # step of more than 19 digits, is refused.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
@@ -90,6 +92,25 @@ def checkpoint_in(model_dir: str, path: str) -> str:
     return files.join(model_dir, name)
 
 
+def without_suffix(path: str) -> str:
+    """Return the path of a checkpoint of TensorFlow, given one of its files; other paths stay as they are."""
+    return _TENSORFLOW_FILES.sub("", path)
+
+
+def variables_of_saved_model(path: str) -> str | None:
+    """Return the path of the checkpoint inside a SavedModel of TensorFlow, or None if `path` is no such directory."""
+    prefix = files.join(path, "variables", "variables")
+    return prefix if files.exists(f"{prefix}.index") else None
+
+
+def checkpoints_in(directory: str) -> str:
+    """Return text for messages: the newest checkpoints of a directory without an index, ours or TensorFlow's."""
+    entries = files.listdir(directory)
+    names = {without_suffix(name) for name in entries if name.endswith(".index")}
+    names |= {name for name in entries if checkpoint_step(name) is not None}
+    return ", ".join(sorted(names, key=lambda name: (checkpoint_step(name) or 0, name))[-5:])
+
+
 def read_index(model_dir: str) -> CheckpointIndex | None:
     """Read the index of a model directory; return None if the directory has no index file.
 
@@ -105,7 +126,9 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise CheckpointError(f"model_dir {model_dir} cannot be a directory: a file is in the way.") from error
+        raise CheckpointError(
+            f"model_dir {model_dir} cannot be a directory: a file is in the way; use another one."
+        ) from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
     except UnicodeDecodeError as error:

@@ -229,6 +229,11 @@ class TensorBundle(Mapping[str, Tensor]):
         try:
             content = files.read_bytes(self._index_path)
         except FileNotFoundError as error:
+            if files.exists(self.prefix) and not files.is_dir(self.prefix):
+                raise CheckpointError(
+                    f"{self.prefix} is one file: a checkpoint of TensorFlow's first format (V1), or none at all; save "
+                    "it again with tf.compat.v1.train.Saver in TensorFlow, which writes files that can be read here."
+                ) from error
             raise CheckpointError(f"there is no checkpoint of TensorFlow at {self.prefix}: no .index file.") from error
         except OSError as error:
             raise CheckpointError(f"{self._index_path} cannot be read: {files.reason(error)}.") from error

@@ -17,7 +17,12 @@ from torch import Tensor
 
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint
-from torch_estimator.checkpoint.index import WrittenByTensorFlow
+from torch_estimator.checkpoint.index import (
+    WrittenByTensorFlow,
+    checkpoints_in,
+    variables_of_saved_model,
+    without_suffix,
+)
 from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.tensor_bundle import TensorBundle
 from torch_estimator.errors import CheckpointError
@@ -34,7 +39,6 @@ WEIGHTS_ONLY = "weights_only"
 
 _STEP = "global_step"
 
-_FILES = re.compile(r"(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$")
 _OBJECT = "/.ATTRIBUTES/VARIABLE_VALUE"
 # A slot of a partitioned variable has the number of the partition in its name.
 _PARTITION = re.compile(r"/(?:part|t)_\d+$")
@@ -139,20 +143,25 @@ def tensorflow_prefix(path: files.PathLike) -> str:
     """Return the path of a checkpoint of TensorFlow without the suffixes of its files.
 
     Args:
-        path: That path, or one of the files, or a directory, which stands for its newest checkpoint.
+        path: That path, or one of the files, or the directory of a SavedModel, or another directory, which stands for
+            its newest checkpoint.
 
     Raises:
         CheckpointError: The directory has no checkpoint of TensorFlow, or does not say which one is the newest.
     """
-    prefix = _FILES.sub("", files.as_url(path))
+    prefix = without_suffix(files.as_url(path))
     if not files.is_dir(prefix):
         return prefix
+    if (variables := variables_of_saved_model(prefix)) is not None:
+        return variables
     try:
         latest = latest_checkpoint(prefix)
     except WrittenByTensorFlow as found:
         return found.prefix
     if latest is None:
-        raise CheckpointError(f"{prefix} has no file 'checkpoint' that names the newest checkpoint; name one of them.")
+        names = checkpoints_in(prefix)
+        advice = f"; name one of them: {names}" if names else ", and no checkpoint"
+        raise CheckpointError(f"{prefix} has no file 'checkpoint' that names the newest checkpoint{advice}.")
     raise CheckpointError(f"{prefix} holds checkpoints of this package already; there is nothing to import.")
 
 

@@ -264,9 +264,21 @@ def find_export(path: files.PathLike) -> tuple[str, int]:
         # Exporters write into <model_dir>/export/<name>.
         parent = directory if files.basename(directory) == "export" else files.join(directory, "export")
         below = [files.join(parent, name) for name in files.listdir(parent) if _numbered(files.join(parent, name))]
-        hint = f"; name {' or '.join(below)}" if below else ""
+        hint = f"; name {' or '.join(below)}" if below else saved_model_hint(directory)
         raise ExportError(f"there is no export in {directory}: it {problem}{hint}.")
     return files.join(directory, max(numbered, key=int)), len(numbered)
+
+
+def saved_model_hint(directory: str) -> str:
+    """Return the end of a sentence about an export of TensorFlow in a directory, or an empty string without one."""
+    for name in ("", *filter(str.isdecimal, files.listdir(directory))):
+        path = files.join(directory, name) if name else directory
+        if files.exists(files.join(path, "saved_model.pb")):
+            return (
+                f"; {path} is a SavedModel of TensorFlow, which cannot run here: `estimator import-checkpoint {path} "
+                "--into DIR` takes its weights over into the model_dir of the same model here, which exports anew"
+            )
+    return ""
 
 
 def _numbered(directory: str) -> list[str]:

@@ -1,9 +1,7 @@
 """What feature columns mean to the weights of a model, in a form that a checkpoint can hold and compare.
 
-The weights of a column fit only the ids and numbers that it had in training. Its variables keep their shapes if its
-vocabulary has another order, or if its buckets have other boundaries. So a checkpoint holds a short description of each
-column, and a model refuses a checkpoint whose descriptions differ from those of its own columns.
-
+Weights fit only the ids and numbers that a column had in training, but keep their shapes if, for example, a vocabulary
+gets another order. So checkpoints hold a description of each column, and models refuse those that differ from theirs.
 The descriptions are part of the checkpoint's format: a change of their text would refuse older checkpoints.
 """
 
@@ -23,7 +21,7 @@ from torch_estimator.feature_column.crossed import CrossedColumn
 from torch_estimator.feature_column.embedding import EmbeddingColumn
 
 Meaning: TypeAlias = dict[str, Any]
-"""Settings by name. A setting is a text, a number, or None; that of a normalizer is a list of its values."""
+"""Settings by name: texts, numbers, None, and for a normalizer a list of its values."""
 
 Meanings: TypeAlias = dict[str, dict[str, Meaning]]
 """Meanings by section (such as "linear column") and name."""
@@ -34,16 +32,12 @@ _PROBES = (-1000.0, -100.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 _LISTS = ("vocabulary_list", "boundaries", "shape")
-_SETTINGS = (
-    *("num_oov_buckets", "default_value", "hash_bucket_size", "hash_function", "hash_key"),
-    *("combiner", "max_norm"),
-)
+_IDS = ("num_oov_buckets", "default_value", "hash_bucket_size", "hash_function", "hash_key")
+_VECTORS = ("combiner", "max_norm")
 _NORMALIZER = "normalizer_fn"
 
 # A list with at most this many characters is told in full, so that a message can show what has changed.
 _MOST_CHARACTERS = 80
-_FIRST_ENTRIES = 3
-_DIGEST_DIGITS = 16
 
 
 def meaning_of(column: Column) -> Meaning:
@@ -70,7 +64,7 @@ def meaning_of(column: Column) -> Meaning:
             found[name] = _normalized(column)
         elif name in _LISTS and isinstance(value, tuple):
             found[name] = described(value)
-        elif name in _SETTINGS and isinstance(value, str | int | float | None):
+        elif name in (*_IDS, *_VECTORS) and isinstance(value, str | int | float | None):
             found[name] = value
     return found
 
@@ -90,8 +84,8 @@ def described(entries: Sequence[object]) -> str:
         # The length keeps entries apart, whatever characters they hold.
         text = str(entry).encode("utf-8", "surrogatepass")
         digest.update(b"%d:%b" % (len(text), text))
-    first = ", ".join(repr(entry)[:_MOST_CHARACTERS] for entry in entries[:_FIRST_ENTRIES])
-    return f"{len(entries):,} entries from {first} on, with the digest {digest.hexdigest()[:_DIGEST_DIGITS]}"
+    first = ", ".join(repr(entry)[:_MOST_CHARACTERS] for entry in entries[:3])
+    return f"{len(entries):,} entries from {first} on, with the digest {digest.hexdigest()[:16]}"
 
 
 def difference(saved: Mapping[str, Any], own: Meanings) -> str:
@@ -99,14 +93,6 @@ def difference(saved: Mapping[str, Any], own: Meanings) -> str:
 
     What only one of them describes is not compared. But if columns of other names have replaced columns of the same
     kind, that is a difference: a network's variables do not name its numeric and indicator columns.
-
-    Args:
-        saved: The meanings in a checkpoint, as parsed from JSON.
-        own: The meanings of the model.
-
-    >>> saved, own = ({'head': {'': {'label_vocabulary': words}}} for words in ("'a', 'b'", "'b', 'a'"))
-    >>> difference(saved, own)
-    "another head: the setting label_vocabulary was 'a', 'b' there, and is 'b', 'a' now"
     """
     for section, meanings in own.items():
         before = saved.get(section, {})
@@ -143,8 +129,8 @@ def _normalized(column: NumberColumn) -> list[Any] | None:
         except Exception:
             # The first batch raises this error, too, and tells where.
             return None
-    weights = 1 + np.arange(column.width) / column.width
-    values = (rows.astype(np.float64) @ (weights / weights.sum())).tolist()
+        weights = 1 + np.arange(column.width) / column.width
+        values = (rows.astype(np.float64) * (weights / weights.sum())).sum(1).tolist()
     return [value if math.isfinite(value) else str(value) for value in values]
 
 

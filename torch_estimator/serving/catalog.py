@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError, RegistryError, UserError
-from torch_estimator.export.exported_model import ExportedModel
+from torch_estimator.export.exported_model import ExportedModel, saved_model_hint
 from torch_estimator.export.feeds import PADDING
 from torch_estimator.export.signatures import SIGNATURES_FILE, TensorInfo
 from torch_estimator.export.warmup import batches_of, read_warmup
@@ -491,11 +491,12 @@ class Catalog:
         if not wanted and not model.lacks_versions:
             there = ", ".join(map(str, sorted(found.versions))) or "none"
             logger.warning(
-                "Model %s has no version to serve: %s chooses none of the versions in %s, which are: %s.",
+                "Model %s has no version to serve: %s chooses none of the versions in %s, which are: %s%s.",
                 name,
                 model.policy,
                 model.source.where,
                 there,
+                "" if found.versions else saved_model_hint(model.source.where),
             )
         model.lacks_versions = not wanted
         model.failures = {number: one for number, one in model.failures.items() if number in found.versions}

@@ -154,10 +154,8 @@ class Model:
     @functools.cached_property
     def meanings(self) -> Meanings:
         """What the columns and the labels mean; checkpoints hold it, and `restore` compares it."""
-        found: Meanings = {}
-        if self.spec.transform is not None:
-            for kind, columns in self.spec.transform.columns.items():
-                found[kind] = {column.name: meaning_of(column) for column in columns}
+        by_kind = {} if self.spec.transform is None else self.spec.transform.columns
+        found: Meanings = {kind: {one.name: meaning_of(one) for one in columns} for kind, columns in by_kind.items()}
         found["linear model"] = {
             one.name: {"sparse_combiner": one.sparse_combiner}
             for one in self.module.modules()
