@@ -237,7 +237,7 @@ def test_no_checkpoint_at_all(model_dir: pathlib.Path) -> None:
 
 def test_a_file_where_the_directory_must_be(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="cannot be a directory: a file is in the way; use another one"):
+    with pytest.raises(CheckpointError, match="cannot be a directory: a file is in the way"):
         latest_checkpoint(tmp_path / "file")
     with pytest.raises(CheckpointError, match="is one file"):
         load_checkpoint(tmp_path / "file")

@@ -521,7 +521,7 @@ def test_a_model_dir_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(
         CheckpointError,
-        match=f"^model_dir {tmp_path}/file/job cannot be a directory: a file is in the way; use another one.$",
+        match=f"^model_dir {tmp_path}/file/job cannot be a directory: a file is in the way.$",
     ):
         run(line(tmp_path / "file" / "job"), max_steps=1)
     with pytest.raises(CheckpointError, match=r"^model_dir /proc/job cannot be made: .*; use another model_dir.$"):

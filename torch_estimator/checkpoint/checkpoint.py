@@ -15,9 +15,8 @@ from torch_estimator.checkpoint.index import (
     WrittenByTensorFlow,
     checkpoint_step,
     noted_unnamed,
+    prefix_of,
     read_index,
-    variables_of_saved_model,
-    without_suffix,
 )
 from torch_estimator.checkpoint.saved_tensors import SavedTensors, read_tensors, saved_shape
 from torch_estimator.errors import CheckpointError
@@ -149,20 +148,15 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
     path = files.as_url(path_or_dir)
     try:
         return _load_own(path)
-    except CheckpointError as error:
-        prefix = error.prefix if isinstance(error, WrittenByTensorFlow) else _tensorflow_files(path)
-        if prefix is None:
+    except WrittenByTensorFlow as found:
+        prefix = found.prefix
+    except CheckpointError:
+        prefix = prefix_of(path)
+        if not files.exists(path) or files.is_dir(prefix):
             raise
     from torch_estimator.checkpoint.tensorflow import read_tensorflow
 
     return read_tensorflow(prefix).checkpoint
-
-
-def _tensorflow_files(path: str) -> str | None:
-    """Return what TensorFlow calls the checkpoint if `path` is one of its files, or a SavedModel; else None."""
-    if files.is_dir(path):
-        return variables_of_saved_model(path)
-    return without_suffix(path) if files.exists(path) else None
 
 
 def _load_own(path: str) -> Checkpoint:

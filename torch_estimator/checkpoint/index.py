@@ -92,21 +92,16 @@ def checkpoint_in(model_dir: str, path: str) -> str:
     return files.join(model_dir, name)
 
 
-def without_suffix(path: str) -> str:
-    """Return the path of a checkpoint of TensorFlow, given one of its files; other paths stay as they are."""
-    return _TENSORFLOW_FILES.sub("", path)
-
-
-def variables_of_saved_model(path: str) -> str | None:
-    """Return the path of the checkpoint inside a SavedModel of TensorFlow, or None if `path` is no such directory."""
-    prefix = files.join(path, "variables", "variables")
-    return prefix if files.exists(f"{prefix}.index") else None
+def prefix_of(path: str) -> str:
+    """Return the TensorFlow checkpoint that one of its files or a SavedModel's directory names; others stay."""
+    inside = files.join(path, "variables", "variables")
+    return inside if files.exists(f"{inside}.index") else _TENSORFLOW_FILES.sub("", path)
 
 
 def checkpoints_in(directory: str) -> str:
     """Return text for messages: the newest checkpoints of a directory without an index, ours or TensorFlow's."""
     entries = files.listdir(directory)
-    names = {without_suffix(name) for name in entries if name.endswith(".index")}
+    names = {name.removesuffix(".index") for name in entries if name.endswith(".index")}
     names |= {name for name in entries if checkpoint_step(name) is not None}
     return ", ".join(sorted(names, key=lambda name: (checkpoint_step(name) or 0, name))[-5:])
 
@@ -126,9 +121,7 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise CheckpointError(
-            f"model_dir {model_dir} cannot be a directory: a file is in the way; use another one."
-        ) from error
+        raise CheckpointError(f"model_dir {model_dir} cannot be a directory: a file is in the way.") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
     except UnicodeDecodeError as error:

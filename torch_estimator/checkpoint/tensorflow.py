@@ -17,12 +17,7 @@ from torch import Tensor
 
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint
-from torch_estimator.checkpoint.index import (
-    WrittenByTensorFlow,
-    checkpoints_in,
-    variables_of_saved_model,
-    without_suffix,
-)
+from torch_estimator.checkpoint.index import WrittenByTensorFlow, checkpoints_in, prefix_of
 from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.tensor_bundle import TensorBundle
 from torch_estimator.errors import CheckpointError
@@ -149,11 +144,9 @@ def tensorflow_prefix(path: files.PathLike) -> str:
     Raises:
         CheckpointError: The directory has no checkpoint of TensorFlow, or does not say which one is the newest.
     """
-    prefix = without_suffix(files.as_url(path))
+    prefix = prefix_of(files.as_url(path))
     if not files.is_dir(prefix):
         return prefix
-    if (variables := variables_of_saved_model(prefix)) is not None:
-        return variables
     try:
         latest = latest_checkpoint(prefix)
     except WrittenByTensorFlow as found:

@@ -32,8 +32,10 @@ _PROBES = (-1000.0, -100.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 _LISTS = ("vocabulary_list", "boundaries", "shape")
-_IDS = ("num_oov_buckets", "default_value", "hash_bucket_size", "hash_function", "hash_key")
-_VECTORS = ("combiner", "max_norm")
+_SETTINGS = (
+    *("num_oov_buckets", "default_value", "hash_bucket_size", "hash_function", "hash_key"),
+    *("combiner", "max_norm"),
+)
 _NORMALIZER = "normalizer_fn"
 
 # A list with at most this many characters is told in full, so that a message can show what has changed.
@@ -64,7 +66,7 @@ def meaning_of(column: Column) -> Meaning:
             found[name] = _normalized(column)
         elif name in _LISTS and isinstance(value, tuple):
             found[name] = described(value)
-        elif name in (*_IDS, *_VECTORS) and isinstance(value, str | int | float | None):
+        elif name in _SETTINGS and isinstance(value, str | int | float | None):
             found[name] = value
     return found
 
@@ -137,19 +139,19 @@ def _normalized(column: NumberColumn) -> list[Any] | None:
 def _difference(before: Mapping[str, Any], now: Meaning) -> str:
     for name in dict.fromkeys([*now, *before] if before else ()):
         setting, old, new = name.split(" of ")[0], before.get(name), now.get(name)
+        pairs = [(name, old, new)]
         if setting == _NORMALIZER:
-            if problem := _first_other(before.get(name, _PROBES), now.get(name, _PROBES)):
-                return name + problem
-        # The combiner of a column whose rows had one id each made no difference.
-        elif old != new and not (setting == "combiner" and None in (old, new)):
-            return f"{name} was {old} there, and is {new} now"
+            # No normalizer leaves numbers as they are; None is one that could not be called.
+            both = zip(_PROBES, before.get(name, _PROBES) or (), now.get(name, _PROBES) or (), strict=False)
+            pairs = [(f"{name}({number:g})", *values) for number, *values in both]
+        for what, old, new in pairs:
+            # The combiner of a column whose rows had one id each made no difference.
+            if not _is_same(old, new) and not (setting == "combiner" and None in (old, new)):
+                return f"{what} was {old} there, and is {new} now"
     return ""
 
 
-def _first_other(before: Sequence[Any] | None, now: Sequence[Any] | None) -> str:
-    """Return at which number two normalizers differ, and how; an empty string if they are the same or unknown."""
-    for number, old, new in zip(_PROBES, before or (), now or (), strict=False):
-        numbers = isinstance(old, float) and isinstance(new, float)
-        if not (math.isclose(old, new, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE) if numbers else old == new):
-            return f"({number:g}) was {old} there, and is {new} now"
-    return ""
+def _is_same(old: Any, new: Any) -> bool:
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return bool(old == new)

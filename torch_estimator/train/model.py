@@ -260,9 +260,9 @@ class Model:
         """Check that the columns and labels mean what they meant when a checkpoint was trained."""
         if problem := difference(checkpoint.state.get(_MEANINGS, {}), self.meanings):
             raise CheckpointError(
-                f"checkpoint {checkpoint.path} was trained with {problem}; undo that change, or train in another "
-                f"model_dir with warm_start_from=te.WarmStartSettings({checkpoint.path!r}), and with a VocabInfo for "
-                "each variable whose vocabulary has changed."
+                f"checkpoint {checkpoint.path} does not fit: it was trained with {problem}; undo that change, or train "
+                f"in another model_dir with warm_start_from=te.WarmStartSettings({checkpoint.path!r}), and with a "
+                "VocabInfo for each variable whose vocabulary has changed."
             )
 
     def _check_hashes(self, imported: Checkpoint) -> None:
