@@ -20,6 +20,7 @@ import torch_estimator as te
 from torch_estimator.distributed.consistency import describe_training, difference, digest_of
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.model import Model
+from torch_estimator.versions import own_sources
 
 
 class Net(nn.Module):
@@ -107,11 +108,20 @@ def test_the_first_difference_is_named(one: dict[str, Any], other: dict[str, Any
 
 
 def test_another_version_is_named() -> None:
-    other = described()
-    other["the versions"]["torch-estimator"] = "0.0.1"
-    assert difference_of(described(), other) == (
-        f'the versions: torch-estimator is "{te.__version__}" on worker 0, and "0.0.1" on chief 0'
+    own, other = described(), described()
+    other["the versions"]["torch-estimator"] = "0.0.1, sources 00"
+    # Other sections may differ, too, and come first.
+    assert difference("worker 0", {"the last step": 1, **own}, "chief 0", {"the last step": 2, **other}) == (
+        "worker 0 and chief 0 must run the same program, but differ in the versions: torch-estimator is "
+        f'"{te.__version__}, sources {own_sources()[:12]}" on worker 0, and "0.0.1, sources 00" on chief 0; '
+        "install the same version everywhere."
     )
+
+
+@pytest.mark.parametrize(("one", "other"), [({}, {"new": None}), ({"new": None}, {}), ({"old": 1}, {"new": None})])
+def test_a_setting_that_one_version_does_not_have_is_named(one: dict[str, Any], other: dict[str, Any]) -> None:
+    sentence = difference("worker 0", {"the settings": one}, "chief 0", {"the settings": other})
+    assert "differ in the settings: new is " in sentence and "absent on" in sentence and "null on" in sentence
 
 
 def test_equal_programs_do_not_differ() -> None:

@@ -87,6 +87,10 @@ MALFORMED: dict[str, tuple[Message, str]] = {
         start(plan={**LIGHT, "tables": [{"name": "wide", "rows": 5, "dim": 1, "group": 0}]}),
         r"malformed START \(ValueError\)",
     ),
+    "another version": (
+        start(about={"version": "0.0.1, sources 00"}),
+        r"chief has torch-estimator 0\.0\.1, sources 00, and ps 0 has 0\.1\.0, sources \w{12}; install",
+    ),
     "nobody": (start(names=[]), r"malformed START \(ValueError\)"),
     "a step before all": (start(step=-1), r"malformed START \(ValueError\)"),
     "no array": (start()[:-1], r"cannot be read \(ValueError\)"),

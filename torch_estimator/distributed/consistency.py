@@ -11,7 +11,8 @@ process ends with an error that names the first difference:
     1 more is 0.01 on worker 0, and 0.1 on chief 0; start them with the same code and the same arguments.
 
 The source files are those of the ``model_fn``, of the classes of the module and the head, of the loss and the optimizer
-function, and of ``__main__``. torch and this package are compared by version. Two kinds of differences are not found:
+function, and of ``__main__``. torch is compared by version, and this package by version and a
+digest of its sources. Two kinds of differences are not found:
 in what the program reads from files or the environment, and in code that these functions call in other files.
 """
 
@@ -39,6 +40,7 @@ from torch_estimator.optim.companions import Companion, with_companions
 from torch_estimator.run_config import RunConfig
 from torch_estimator.train.model import Model
 from torch_estimator.train.optimizers import Schedules
+from torch_estimator.versions import version_and_sources
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -51,6 +53,7 @@ Trainers = tuple[Sequence[torch.optim.Optimizer], Schedules]
 CLUSTER = "how many there are"
 """Name of the section that describes the cluster; all other sections describe the program."""
 
+_VERSIONS = "the versions"
 _OPTIMIZERS = "the optimizers"
 
 # Send at most this many settings of a section. One digest replaces the rest, to limit the size of the message.
@@ -76,12 +79,10 @@ def describe_training(model: Model, trainers: Trainers | None, model_fn: object 
             None if they are not made yet.
         model_fn: The user's function that built the model, or None.
     """
-    from torch_estimator import __version__
-
     spec = model.spec
     return _bounded(
         {
-            "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
+            _VERSIONS: {"torch": torch.__version__, "torch-estimator": version_and_sources()},
             "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
             _OPTIMIZERS: {} if trainers is None else _settings_of_trainers(model.module, *trainers),
             "the source files": _source_digests([model_fn, model.module, spec.head, spec.loss, spec.optimizer]),
@@ -227,14 +228,18 @@ def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mappin
     >>> difference("worker 0", {"the optimizers": {"lr": 0.1}}, "chief 0", {"the optimizers": {"lr": 0.2}})
     'worker 0 and chief 0 must run the same program, but differ in the optimizers: lr is 0.1 on worker 0, and 0.2 on chief 0; start them with the same code and the same arguments.'
     """  # noqa: E501
-    for section in other:
+    # Compare the versions first: with another version, other sections differ, too.
+    for section in sorted(other, key=lambda section: section != _VERSIONS):
         if section not in own or own[section] == other[section]:
             continue
-        setting, mine, theirs = "it", own[section], other[section]
+        setting, mine, theirs = "it", *(... if one[section] is None else one[section] for one in (own, other))
         if isinstance(mine, dict) and isinstance(theirs, dict):
-            setting = next(key for key in (*theirs, *mine) if mine.get(key) != theirs.get(key))
-            mine, theirs = mine.get(setting), theirs.get(setting)
+            # A setting that is None differs from one that the other version of this package does not have.
+            setting = next(key for key in (*theirs, *mine) if mine.get(key, ...) != theirs.get(key, ...))
+            mine, theirs = mine.get(setting, ...), theirs.get(setting, ...)
         same, advice = "run the same program", "start them with the same code and the same arguments"
+        if section == _VERSIONS:
+            advice = "install the same version everywhere"
         if section == CLUSTER:
             same, advice = "be of the same cluster", "start them with the same TF_CONFIG, but for its task"
         return (
@@ -341,4 +346,4 @@ def _problem_with(path: str, token: str, model_dir: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "absent" if value is None else json.dumps(value)
+    return "absent" if value is ... else json.dumps(value)

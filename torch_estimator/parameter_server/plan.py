@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+PACKAGE = "version"
+"""Key of `Start.about`: the version of torch-estimator of the chief, which the servers compare with their own."""
 CURSOR, SINCE, INCARNATION = "position", "since", "incarnation"
 """Keys of the reply to HELLO, in addition to those of `Start.about`: the last input cursor of the rank, the number of
 batches that the rank has trained on since that cursor, and the incarnation of its latest process."""

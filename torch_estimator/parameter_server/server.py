@@ -29,7 +29,7 @@ from torch_estimator.cluster.task import WAIT_SECS
 from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.encryption import Key, Refusal
 from torch_estimator.parameter_server.membership import IdleWatch
-from torch_estimator.parameter_server.plan import Start
+from torch_estimator.parameter_server.plan import PACKAGE, Start
 from torch_estimator.parameter_server.protocol import (
     OTHER_RUN,
     PULLS,
@@ -51,6 +51,7 @@ from torch_estimator.parameter_server.protocol import (
 from torch_estimator.parameter_server.router import WAIT_MS, Router
 from torch_estimator.parameter_server.run import MOST_UNDER_WAY, OtherRunError, Run
 from torch_estimator.parameter_server.shard import NotFiniteGradientError, Shard
+from torch_estimator.versions import version_and_sources
 
 logger = logging.getLogger("torch_estimator")
 
@@ -276,6 +277,12 @@ class ParameterServer:
 
     def _start(self, run_id: int, frames: list[Any]) -> None:
         start, shard = _unpack_start(frames)
+        own, chiefs = version_and_sources(), start.about.get(PACKAGE, version_and_sources())
+        if chiefs != own:
+            raise ClusterError(
+                f"the chief has torch-estimator {chiefs}, and {self._name} has {own}; install the same version "
+                "everywhere."
+            )
         if self._run is not None and self._run.run_id != run_id and self._ended_at is None:
             logger.warning("%s drops its training: the chief of another training has connected.", self._name)
         self._run, self._ended_at = Run(self._name, run_id, start, shard, self._clock), None

@@ -11,10 +11,11 @@ from torch_estimator.distributed.consistency import Description, difference
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
 from torch_estimator.parameter_server.placement import Placement
-from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, SINCE
+from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, PACKAGE, SINCE
 from torch_estimator.parameter_server.protocol import Header, Kind
 from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
 from torch_estimator.train.training import REPLICAS, Training
+from torch_estimator.versions import version_and_sources
 
 logger = logging.getLogger("torch_estimator")
 
@@ -227,7 +228,11 @@ class ServerState:
             raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
 
     def _about(self, index: int) -> dict[str, Any]:
-        about = {LAST_STEP: self._training.last_step, _PLACE: f"{index} of {len(self._client)}"}
+        about = {
+            LAST_STEP: self._training.last_step,
+            _PLACE: f"{index} of {len(self._client)}",
+            PACKAGE: version_and_sources(),
+        }
         # The description of the program may be long, so only the first server gets it.
         return about if index else {**about, _DESCRIPTION: self._description}
 

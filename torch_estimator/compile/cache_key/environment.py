@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from torch_estimator.cluster.process_start import process_start
-from torch_estimator.compile.cache_key.libraries import file_digest, library_of_module, own_sources
+from torch_estimator.compile.cache_key.libraries import file_digest, library_of_module
+from torch_estimator.versions import own_sources
 
 # Lines of /proc/cpuinfo that say what a processor can do, on x86, ARM and MIPS.
 _CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")

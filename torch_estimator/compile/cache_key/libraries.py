@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 import torch_estimator
+from torch_estimator.versions import own_sources
 
 _OWN = "torch_estimator"
 _STANDARD = "python"
@@ -95,18 +96,6 @@ def _source_times(file: str) -> str:
     for one in paths:
         stat = os.stat(one)
         digest.update(f"{one} {stat.st_size} {stat.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
-
-
-@cache
-def own_sources() -> str:
-    """Return a hash of torch_estimator's sources, which may change without a new version in a checkout."""
-    root = Path(torch_estimator.__file__).parent
-    digest = sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root)} {len(content)}\0".encode())
-        digest.update(content)
     return digest.hexdigest()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import torch_estimator
-from torch_estimator.compile.cache_key.libraries import own_sources
+from torch_estimator.versions import own_sources
 
 
 @pytest.mark.parametrize("name", ["one.py", "compile/run_steps.h", "compile/step_model.h", "compile/matrix_product.h"])
