@@ -19,6 +19,7 @@ SCRIPT = ROOT / "examples" / "cluster" / "slurm.sbatch"
 SRUN = """#!/usr/bin/env bash
 while [[ $1 == --* ]]; do shift; done
 highest=0
+echo $$ >"$RECORDS/srun.pid"
 for ((rank = 0; rank < SLURM_NTASKS; rank++)); do
     SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=$SLURM_NTASKS SLURM_STEP_NODELIST=$SLURM_JOB_NODELIST \
         SLURM_PROCID=$rank "$@" || highest=$?
@@ -30,6 +31,18 @@ PROGRAM = """#!/usr/bin/env bash
 env -0 >"$RECORDS/$SLURM_PROCID.environ"
 echo "$@" >"$RECORDS/$SLURM_PROCID.arguments"
 exit "$STATUS"
+"""
+# In place of Python: a task to which Slurm sends SIGTERM before the time limit, first to the batch script.
+PREEMPTED = """#!/usr/bin/env bash
+echo $$ >"$RECORDS/$SLURM_PROCID.task"
+trap 'exit 143' TERM
+if ((SLURM_PROCID == 0)); then kill -TERM "$(ps -o ppid= -p "$(cat "$RECORDS/srun.pid")" | tr -d ' ')"; fi
+for _ in {1..600}; do sleep 0.05; done
+"""
+# In place of scancel: sends the signal to the tasks of the step.
+SCANCEL = """#!/usr/bin/env bash
+echo "$@" >>"$RECORDS/cancelled"
+kill -TERM $(cat "$RECORDS"/*.task)
 """
 SCONTROL = """#!/usr/bin/env bash
 if [[ $1 == show ]]; then
@@ -45,9 +58,15 @@ def options() -> dict[str, str]:
 
 
 def submitted(
-    folder: Path, status: int = 0, restarts: int = 0, nodes: int | None = None, per_node: int = 1, **variables: str
+    folder: Path,
+    status: int = 0,
+    restarts: int = 0,
+    nodes: int | None = None,
+    per_node: int = 1,
+    program: str = PROGRAM,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("python", PROGRAM)):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("scancel", SCANCEL), ("python", program)):
         (folder / name).write_text(text, encoding="utf-8")
         (folder / name).chmod(0o755)
     given = options()
@@ -132,3 +151,12 @@ def test_it_is_queued_again_after_signals_but_not_after_errors(
     assert submitted(tmp_path, status, restarts).returncode == status
     asked = tmp_path / "asked"
     assert (asked.read_text(encoding="utf-8") if asked.exists() else "") == ("requeue 4100\n" if again else "")
+
+
+@pytest.mark.parametrize(("restarts", "again"), [(0, True), (2, True), (3, False)])
+def test_it_is_queued_again_at_its_time_limit(tmp_path: Path, restarts: int, again: bool) -> None:
+    assert options()["signal"] == "B:TERM@90"
+    ended = submitted(tmp_path, restarts=restarts, nodes=1, program=PREEMPTED)
+    assert (ended.returncode, ended.stderr) == (143, "")
+    assert (tmp_path / "cancelled").read_text(encoding="utf-8") == "--signal=TERM 4100.0\n"
+    assert (tmp_path / "asked").exists() == again
