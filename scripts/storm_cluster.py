@@ -20,7 +20,7 @@ from scripts.kill_storm import ROOT, StormError
 
 LAUNCHER = "launcher"
 
-_LINE = re.compile(r"\[(\w+(?: \d+)?)\] (.*)")
+_LINE = re.compile(r"(?:\S+ )?\[(\w+(?: \d+)?)\] (.*)")
 _ENDING_SECS = 30.0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from torch_estimator.cluster.task import Task
 from torch_estimator.launch.job import Job, Limits
 from torch_estimator.launch.layout import Layout
 from torch_estimator.launch.process import Lines, Start
+from torch_estimator.log import LOG_FORMAT
 
 
 class Pod:
@@ -66,3 +69,25 @@ def test_a_job_ends_with_the_status_of_a_task_that_fails_too_often(capfd: pytest
     assert Job(functools.partial(Pod, statuses), tasks, Limits(max_restarts=1)).run() == 3
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "[launcher] chief 0 ended with status 3 and has no restart left (max_restarts=1); ending the job."
+
+
+def test_the_launchers_lines_on_stderr_have_the_time(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(LOG_FORMAT)
+    tasks = Layout(worker_count=1).tasks(["pod-0:2222", "pod-1:2222"])
+    assert Job(functools.partial(Pod, {"chief 0": [0], "worker 0": [0]}), tasks, Limits()).run() == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines() == ["[chief 0] at pod-0:2222", "[worker 0] at pod-1:2222"]
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} \[launcher\] started chief 0, worker 0\.\n", err
+    )
+
+
+def test_the_launchers_lines_may_be_json(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOG_FORMAT, "json")
+    tasks = Layout(worker_count=1).tasks(["pod-0:2222", "pod-1:2222"])
+    assert Job(functools.partial(Pod, {"chief 0": [0], "worker 0": [0]}), tasks, Limits()).run() == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert (found["process"], found["level"], found["message"]) == ("launcher", "INFO", "started chief 0, worker 0.")

@@ -18,6 +18,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.launch.process import Lines, Output, Start
+from torch_estimator.log import json_line, log_format
 
 _NAME = "launcher"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -250,7 +251,8 @@ class Job:
                 pass
 
     def _log(self, text: str) -> None:
-        self._stderr.write(self._stderr.prefix(_NAME, len(self._tasks)) + text.encode() + b"\n")
+        line = json_line(text, process=_NAME) if log_format() == "json" else text
+        self._stderr.write_log(self._stderr.prefix(_NAME, len(self._tasks)), line.encode())
 
 
 class _TaskProcess:

@@ -17,6 +17,7 @@ from torch_estimator.cluster.process_start import JOB_BEGAN
 from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Task
 from torch_estimator.cluster.tf_config import tf_config_of
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.log import LOG_FORMAT
 
 # Linux gives ports from 32,768 on to outgoing connections, so choose lower ports. Otherwise an outgoing connection
 # could take the port of a process that is being restarted.
@@ -140,6 +141,8 @@ class Program:
             JOB_BEGAN: str(self.began),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
+            # The launcher itself begins each line with the time and the role.
+            LOG_FORMAT: environ.get(LOG_FORMAT, "plain"),
             # torch warns about a lost connection with a C++ stack trace. The package reports it in one sentence.
             "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }

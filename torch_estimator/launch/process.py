@@ -21,6 +21,7 @@ from typing import IO, Protocol, TextIO
 from torch_estimator.cluster.task import Task
 from torch_estimator.launch import die_with_parent
 from torch_estimator.launch.layout import Program
+from torch_estimator.log import log_format, time_text
 
 _COLORS = (32, 33, 34, 35, 36)
 
@@ -170,6 +171,7 @@ class Output:
 
     def __init__(self, stream: TextIO, *, other: Output | None = None, on_failure: Callable[[OSError], None]) -> None:
         self._file = stream.fileno()
+        self._is_log = stream is sys.stderr
         self._colored = stream.isatty() and "NO_COLOR" not in os.environ
         self._on_failure = on_failure
         shared = other is not None and os.path.sameopenfile(self._file, other._file)
@@ -180,6 +182,14 @@ class Output:
         """Return the start of each line of one process, ``[name]``, in color if the output is a terminal."""
         text = f"[{name}]"
         return (f"\x1b[{_COLORS[color % len(_COLORS)]}m{text}\x1b[0m " if self._colored else f"{text} ").encode()
+
+    def write_log(self, prefix: bytes, line: bytes) -> None:
+        """Write one line of a process after its prefix and, on stderr, the time; JSON is written as it is."""
+        is_json = log_format() == "json"
+        if prefix and not (is_json and line.startswith(b"{")):
+            stamp = f"{time_text()} " if self._is_log and log_format() == "" else ""
+            line = stamp.encode() + prefix + line
+        self.write(line + b"\n")
 
     def write(self, line: bytes) -> None:
         """Write one whole line; a lock keeps lines of other threads out of it."""
@@ -228,5 +238,5 @@ class LineCopier:
     def _copy(self) -> None:
         while line := self._pipe.readline(_MOST_LINE_BYTES):
             self._is_writing = True
-            self._output.write(self._prefix + line.removesuffix(b"\n") + b"\n")
+            self._output.write_log(self._prefix, line.removesuffix(b"\n"))
             self._is_writing = False
