@@ -75,19 +75,17 @@ def test_the_launchers_lines_on_stderr_have_the_time(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(LOG_FORMAT)
-    tasks = Layout(worker_count=1).tasks(["pod-0:2222", "pod-1:2222"])
-    assert Job(functools.partial(Pod, {"chief 0": [0], "worker 0": [0]}), tasks, Limits()).run() == 0
+    tasks = Layout(worker_count=0, parameter_server_count=1).tasks(["pod-0:2222", "pod-1:2222"])
+    assert Job(functools.partial(Pod, {"chief 0": [0], "ps 0": [None]}), tasks, Limits()).run() == 0
     out, err = capfd.readouterr()
-    assert out.splitlines() == ["[chief 0] at pod-0:2222", "[worker 0] at pod-1:2222"]
-    assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} \[launcher\] started chief 0, worker 0\.\n", err
-    )
+    assert out.splitlines() == ["[chief 0] at pod-0:2222", "[ps 0] at pod-1:2222"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} \[launcher\] started chief 0, ps 0\.\n", err)
 
 
 def test_the_launchers_lines_may_be_json(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOG_FORMAT, "json")
-    tasks = Layout(worker_count=1).tasks(["pod-0:2222", "pod-1:2222"])
-    assert Job(functools.partial(Pod, {"chief 0": [0], "worker 0": [0]}), tasks, Limits()).run() == 0
+    tasks = Layout(worker_count=0, parameter_server_count=1).tasks(["pod-0:2222", "pod-1:2222"])
+    assert Job(functools.partial(Pod, {"chief 0": [0], "ps 0": [None]}), tasks, Limits()).run() == 0
     (line,) = capfd.readouterr().err.splitlines()
     found = json.loads(line)
-    assert (found["process"], found["level"], found["message"]) == ("launcher", "INFO", "started chief 0, worker 0.")
+    assert (found["process"], found["level"], found["message"]) == ("launcher", "INFO", "started chief 0, ps 0.")
