@@ -14,6 +14,9 @@ logger = logging.getLogger("torch_estimator")
 
 _MOST_SECS_TO_WRITE = 1.0
 
+_signals: list[int] = []
+"""Signals that have come inside the body of the current `on_stop_signals`."""
+
 _DEFAULTS: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 
 
@@ -33,6 +36,7 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
         return
 
     def handle(number: int, frame: object) -> None:
+        _signals.append(number)
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             lines_written.append(_log_in_thread(f"Ctrl-C: {until}; press Ctrl-C again to end at once."))
@@ -45,6 +49,8 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
     try:
         yield
     finally:
+        if replaced:
+            _signals.clear()
         for number in replaced:
             # Do not replace a handler that the user's code has set inside the body.
             if signal.getsignal(number) == handle:
@@ -52,6 +58,11 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
         for line in lines_written:
             # Wait until the line is written. The process may exit right after this, which would kill the thread.
             line.acquire(timeout=_MOST_SECS_TO_WRITE)
+
+
+def is_stop_asked() -> bool:
+    """Return whether SIGTERM or Ctrl-C has come inside the current body of `on_stop_signals`."""
+    return bool(_signals)
 
 
 def _log_in_thread(text: str) -> _thread.LockType:

@@ -285,3 +285,25 @@ except KeyboardInterrupt:
     assert result.status == 0, result.output
     assert result.output.endswith("joined\n")
     assert max(checkpoint_steps(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("rows", ["points().repeat()", "points().batch(2).repeat()", "points().repeat(2).repeat()"])
+def test_ctrl_c_ends_an_evaluation_without_end_between_two_batches(
+    processes: list[Process], tmp_path: Path, rows: str
+) -> None:
+    program = f"""
+class CtrlC(te.Hook):
+    def after_step(self, context):
+        os.kill(os.getpid(), signal.SIGINT)
+
+# The second Ctrl-C would raise in the middle of a batch.
+te.train_and_evaluate(
+    job(),
+    te.TrainSpec(lambda: points().repeat(), max_steps=5),
+    te.EvalSpec(lambda: {rows}, steps=None, hooks=[CtrlC()], start_delay_secs=0, throttle_secs=0),
+)
+"""
+    process = start(processes, program, tmp_path)
+    said = read_until(process, "Finished evaluation of 1 batches")
+    assert "The evaluation input does not end, since it is repeated, and steps=None sets no limit" in said
+    assert "KeyboardInterrupt" in "".join(process.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from ipaddress import IPv6Address
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.json_text import shortened
+
+logger = logging.getLogger("torch_estimator")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Hosts that mean the machine itself."""
@@ -90,6 +93,18 @@ def unresolved(host: str, port: int) -> str:
     except OSError:
         return f"the host name {host!r} cannot be resolved"
     return ""
+
+
+def warn_if_unresolved(name: str, peer: str, address: str) -> None:
+    """Log a warning if the host name in a peer's address cannot be resolved now; it may be later, as in Kubernetes.
+
+    Args:
+        name: Name of this process.
+        peer: Name of the process at the address.
+        address: ``host:port``.
+    """
+    if doubt := unresolved(*split_address(address, f"the address of {peer}")):
+        logger.warning("%s looks for %s at %s, but %s now.", name, peer, address, doubt)
 
 
 def _ipv6(host: str) -> str | None:

@@ -999,14 +999,19 @@ class Dataset:
         """
         from torch_estimator.data.describe import ListLengths, describe
 
-        endless = False
-        for operation in self._operations:
-            endless = (endless and not isinstance(operation, Take)) or operation == Repeat(count=None)
-        if endless:
+        if self.is_endless:
             raise InvalidValueError("describe reads all rows, so it must come before repeat(), or after a take.")
         batches = self if self._batched else self.batch(8192)
         with batches.iterator(ListLengths()) as iterator:
             return describe(iterator)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the rows are repeated without end."""
+        endless = False
+        for operation in self._operations:
+            endless = (endless and not isinstance(operation, Take)) or operation == Repeat(count=None)
+        return endless
 
     def __repr__(self) -> str:
         steps = [described_source(self._source), *(described_operation(one) for one in self._operations)]

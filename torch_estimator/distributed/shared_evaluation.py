@@ -34,6 +34,7 @@ from torch_estimator.distributed.forked_replicas import ForkedReplicas
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.stop_signals import is_stop_asked
 from torch_estimator.strategy import EvaluationShare
 from torch_estimator.train.batches import TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model
@@ -100,7 +101,7 @@ def evaluate_in_rounds(
         for number in count() if steps is None else range(steps):
             round_number, sender = divmod(number, size)
             due = []
-            if context.stop_requested:
+            if context.stop_requested or (steps is None and is_stop_asked() and dataset.is_endless):
                 break
             if sender:
                 batch = peers.receive(sender)

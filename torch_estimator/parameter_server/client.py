@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 import zmq
 
-from torch_estimator.cluster.addresses import LOOPBACK, split_address, unresolved
+from torch_estimator.cluster.addresses import LOOPBACK, split_address, unresolved, warn_if_unresolved
 from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError, UserError
 from torch_estimator.parameter_server.encryption import (
     HANDSHAKE_EVENTS,
@@ -110,6 +110,8 @@ class ServerClient:
         self.stop_signal: Callable[[], str] = lambda: "SIGTERM"
         self.held_back_secs = 0.0
         self.log_every_secs = _LOG_EVERY_SECS
+        for index, address in enumerate(addresses):
+            warn_if_unresolved(name, f"ps {index}", address)
         try:
             self._connections = [
                 _Connection(self._context, index, address, key) for index, address in enumerate(addresses)

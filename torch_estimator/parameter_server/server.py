@@ -25,6 +25,7 @@ from typing import Any
 
 import zmq
 
+from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.cluster.task import WAIT_SECS
 from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.encryption import Key, Refusal
@@ -118,7 +119,9 @@ class ParameterServer:
         self._stops_at: float | None = None
         self._checked_at = 0.0
         self._warned_at: dict[Refusal | str, float] = {}
-        logger.info("%s listens on %s%s.", name, address, f" for peers with the key in {key.path}" if key else "")
+        where = "" if split_address(address, name)[0] in LOOPBACK else " (all interfaces, *)"
+        peers = f" for peers with the key in {key.path}" if key else ""
+        logger.info("%s listens on %s%s%s.", name, address, where, peers)
 
     def serve(self) -> None:
         """Reply to requests until training has ended and all workers have left.

@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch_estimator.cluster.addresses import warn_if_unresolved
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.run_config import RunConfig
@@ -191,6 +192,7 @@ def joined_group(
     """
     import torch
 
+    from torch_estimator.distributed.generation import FILE_PREFIX
     from torch_estimator.distributed.group import Group
     from torch_estimator.parameter_server.encryption import KEY_FILE
     from torch_estimator.train.device import device_of
@@ -203,6 +205,8 @@ def joined_group(
     if replicas is None:
         wait = "This process is %s; waiting at %s for all %d that %s."
         logger.info(wait, task, task.rendezvous, task.num_workers, purpose)
+        if task.rank and task.rendezvous is not None and not task.rendezvous.startswith(FILE_PREFIX):
+            warn_if_unresolved(str(task), task.name_of_rank(0), task.rendezvous)
     with (
         # NCCL works on the current GPU, so choose it before the group connects.
         torch.cuda.device(device) if device.type == "cuda" else nullcontext(),

@@ -13,6 +13,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.stop_signals import is_stop_asked
 from torch_estimator.strategy import EvaluationShare
 from torch_estimator.summary.event_writer import EventWriter, EventWriters
 from torch_estimator.train.batch_fusion import BatchFusion
@@ -69,6 +70,11 @@ def run_evaluation(
     scores = Scores(model)
     steps = None if steps is None else int(steps)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
+    if steps is None and dataset.is_endless:
+        logger.warning(
+            "The evaluation input does not end, since it is repeated, and steps=None sets no limit: leave out "
+            "repeat(), or give steps. The evaluation goes on until Ctrl-C or SIGTERM."
+        )
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks) if share is None or share.is_first else ()
     with EventWriters() as writers:
@@ -110,6 +116,8 @@ def _evaluate_batches(
     ):
         fusion = BatchFusion(batches, model, schedule)
         while (steps is None or scores.batches < steps) and not context.stop_requested:
+            if steps is None and is_stop_asked() and dataset.is_endless:
+                break
             before = scores.batches
             tensors, count = fusion.next(before + 1, None if steps is None else steps - before)
             if tensors is None:
