@@ -98,6 +98,8 @@ def run_blocks(page: Path, code: Iterable[Block]) -> None:
 def _shell(code: str, where: str) -> str:
     commands = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    # The pages show log lines without their times.
+    environment.setdefault("TORCH_ESTIMATOR_LOG_FORMAT", "plain")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code], capture_output=True, text=True, env=environment, timeout=300
     )
