@@ -339,3 +339,24 @@ def test_a_model_that_changes_its_batches_does_not_change_the_rows(tmp_path: Pat
         lambda: data
     )
     assert rows.tolist() == np.arange(20).reshape(10, 2).tolist()
+
+
+def test_labels_with_another_index_than_the_frame_are_an_error() -> None:
+    frame = pd.DataFrame({"x": [1, 2, 3], "y": [1, 2, 3]})
+    other = frame.sort_values("x", ascending=False)
+    for label in (other["y"], other[["y"]], {"a": frame["y"], "b": other["y"]}, frame["y"].set_axis(["a", "b", "c"])):
+        with pytest.raises(InvalidValueError, match=r"frame and label have different indices, \[0, 1, 2\] and "):
+            Dataset.from_pandas(frame[["x"]], label=label)
+    _, labels = only_batch(Dataset.from_pandas(frame[["x"]], label=other["y"].to_numpy()))
+    assert labels.tolist() == [3, 2, 1]
+    _, labels = only_batch(Dataset.from_pandas(other[["x"]], label=other["y"]))
+    assert labels.tolist() == [3, 2, 1]
+
+
+@pytest.mark.parametrize("names", [[0, 1], [("a", "x"), ("a", "y")], [0, ("a", 1)]])
+def test_a_label_may_be_named_as_the_frame_names_it(names: list[object]) -> None:
+    frame = pd.DataFrame([[1, 2], [3, 4]])
+    frame.columns = pd.Index(names)
+    features, labels = only_batch(Dataset.from_pandas(frame, label=names[1]))
+    assert list(features) == [str(names[0])]
+    assert labels.tolist() == [2, 4]

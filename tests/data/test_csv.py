@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import signal
 import threading
@@ -474,3 +476,52 @@ def test_a_handled_signal_does_not_end_the_reading_of_a_file(tmp_path: Path) -> 
         ended.set()
         sender.join()
         signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize("other", ["y,x\n30,3\n", "x,z\n3,30\n", "x,y,z\n3,30,1\n", "\ufeffy,x\n30,3\n"])
+def test_names_for_files_with_unequal_headers_are_an_error(other: str, tmp_path: Path) -> None:
+    first = written(tmp_path / "a.csv", "x,y\n1,10\n")
+    second = written(tmp_path / "b.csv", other)
+    for names in (["x", "y"], ["u", "v"]):
+        data = Dataset.from_csv([first, second], column_names=names, header=True)
+        assert fails(lambda data=data: data.batch(9)).startswith(f"{second}, line 1: the header is ")
+
+
+@pytest.mark.parametrize("header", ["y,x", "w,x", '"y" ,"x"'])
+def test_a_name_that_the_header_has_keeps_its_place(header: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", f"{header}\n10,1\n")
+    message = fails(lambda: Dataset.from_csv(file, column_names=["x", "y"], header=True).batch(9))
+    assert message.startswith(f"{file}, line 1: the header is ")
+    assert "'x', which is the name of another column" in message
+
+
+def test_equal_headers_may_be_replaced_by_names_in_part(tmp_path: Path) -> None:
+    files = [written(tmp_path / name, "x,y,y\n1,10,3\n") for name in ("a.csv", "b.csv")]
+    got = features(Dataset.from_csv(files, column_names=["x", "b", "c"], header=True))
+    assert {name: values.tolist() for name, values in got.items()} == {"x": [1, 1], "b": [10, 10], "c": [3, 3]}
+
+
+def test_a_gzip_file_needs_no_suffix(tmp_path: Path) -> None:
+    file = written(tmp_path / "part-00000", gzip.compress(b"x,y\n1,2\n"))
+    assert numbers(Dataset.from_csv(file).batch(2)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (bz2.compress(b"x,y\n1,2\n"), "compressed with bzip2"),
+        (lzma.compress(b"x,y\n1,2\n"), "compressed with xz"),
+        (b"PK\x03\x04\x14\x00\x00\x00\x08\x00", "compressed in a zip file"),
+        ("x,y\n1,2\n".encode("utf-16"), "encoded in UTF-16"),
+        (b"\xfe\xff\x00x", "encoded in UTF-16"),
+    ],
+)
+@pytest.mark.parametrize("read", [Dataset.from_csv, Dataset.from_json, Dataset.from_text])
+def test_other_compressions_and_encodings_are_named(content: bytes, kind: str, read: Any, tmp_path: Path) -> None:
+    file = written(tmp_path / "a", content)
+    assert fails(lambda: read(file).batch(2)).startswith(f"{file} is {kind}")
+
+
+def test_text_that_begins_like_a_bzip2_file_is_text(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "BZh9\n7\n")
+    assert features(Dataset.from_csv(file))["BZh9"].tolist() == [7]

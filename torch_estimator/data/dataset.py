@@ -33,6 +33,7 @@ from torch_estimator.data.sources.input_files import Files
 from torch_estimator.data.sources.iterable import IterableSource
 from torch_estimator.data.sources.memory import (
     arrow_table,
+    check_same_index,
     frame_columns,
     is_frame,
     is_series,
@@ -88,10 +89,12 @@ class Dataset:
         files are raised by the iterator, as `DataError`.
 
         Args:
-            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Files whose
-                names end in ``.gz`` are decompressed.
+            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Gzip files are
+                decompressed.
             column_names: Names of the columns; None takes them from the header.
             header: Whether the first line of each file is a header; None means that it is if `column_names` is None.
+                With both, `column_names` replace the header's names by position. The headers must then be equal, and
+                a name that the header has must keep its place.
             column_types: Type by column (``"string"``, ``"float32"``, ``"int64"``, ...), or a list with the types of
                 all columns. A column without a type gets the type that the model's feature columns read, else the type
                 of its default, else int64, float32, bool or strings, inferred from the first rows.
@@ -308,11 +311,12 @@ class Dataset:
         Args:
             frame: The features.
             label: Name of the column to use as label, or several (see `label`); or the labels themselves, with as many
-                rows as the frame: an array or Series, or a dict or DataFrame of them.
+                rows as the frame: an array or Series, or a dict or DataFrame of them. A Series or DataFrame must have
+                the index of the frame.
 
         Raises:
             InvalidTypeError: `frame` is not a DataFrame.
-            InvalidValueError: The labels have another number of rows.
+            InvalidValueError: The labels have another number of rows, or are from pandas and have another index.
 
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"age": [31, 52], "rich": ["no", "yes"]})
@@ -320,8 +324,13 @@ class Dataset:
         [['no', 'yes']]
         """
         columns = frame_columns(frame)
+        if isinstance(label, int | tuple) and label in list(frame.columns):
+            label = str(label)
         if label is None or _names_columns(label, columns):
             return cls(memory_source(columns))._labelled(label)
+        for values in label.values() if isinstance(label, Mapping) else [label]:
+            if (is_frame(values) or is_series(values)) and len(values) == len(frame):
+                check_same_index(frame, values, "from_pandas's frame and label")
         return cls(memory_source(columns, _label_values(label)))
 
     @classmethod

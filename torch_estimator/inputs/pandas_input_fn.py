@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
+from torch_estimator.data.sources.memory import (
+    check_same_index,
+    frame_columns,
+    is_frame,
+    is_series,
+    memory_source,
+    series_column,
+)
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.inputs.numpy_input_fn import batching
 
@@ -72,13 +77,4 @@ def _check_labels(x: Any, y: Any, target_column: str) -> None:
             f"pandas_input_fn's x has a column called {target_column!r} already, the name of the labels; give another "
             "target_column."
         )
-    if not np.array_equal(x.index, y.index):
-        raise InvalidValueError(
-            f"pandas_input_fn's x and y have different indices, {_shown(x.index)} and {_shown(y.index)}; align them, "
-            "or reset both."
-        )
-
-
-def _shown(index: Any) -> str:
-    values = list(index[:5])
-    return f"{values}{' ...' if len(index) > len(values) else ''}"
+    check_same_index(x, y, "pandas_input_fn's x and y")

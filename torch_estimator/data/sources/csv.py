@@ -24,7 +24,7 @@ from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
-from torch_estimator.data.sources.csv_schema import NO_HEADER, CsvSchema, read_header, resolve_schema
+from torch_estimator.data.sources.csv_schema import NO_HEADER, CsvSchema, header_names, read_header, resolve_schema
 from torch_estimator.data.sources.input_files import (
     ByteFile,
     Files,
@@ -92,23 +92,39 @@ class CsvSource:
     def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
         """Return the byte position at which the rows of each file begin, and the column names of all files."""
         starts: list[int] = []
-        names = self.column_names
+        names: tuple[str, ...] | None = None
         for file in opened:
             line = first_line(file) if self.format.header else file.read(0, len(BYTE_ORDER_MARK))
             mark = len(BYTE_ORDER_MARK) if line.startswith(BYTE_ORDER_MARK) else 0
             line = line[mark:] if self.format.header else b""
             starts.append(mark + len(line))
-            if self.column_names is not None:
+            if not self.format.header:
                 continue
-            header = read_header(line, self.format, file.url)
+            header = self._header(line, file.url)
             if names is not None and header != names:
+                cure = NO_HEADER if self.column_names is None else "; column_names need files with the same header"
                 raise DataError(
                     f"{file.url}, line 1: the header is {', '.join(header)}, but that of {opened[0].url} is "
-                    f"{', '.join(names)}{NO_HEADER}."
+                    f"{', '.join(names)}{cure}."
                 )
             names = header
+        names = self.column_names or names
         assert names is not None
         return starts, names
+
+    def _header(self, line: bytes, url: str) -> tuple[str, ...]:
+        """Return the names in a header; check that `column_names` has none of them at another place."""
+        if self.column_names is None:
+            return read_header(line, self.format, url)
+        header = header_names(line.decode("utf-8", errors="replace"), self.format)
+        for name, own in zip(self.column_names, header, strict=False):
+            if name != own and name in header:
+                raise DataError(
+                    f"{url}, line 1: the header is {', '.join(header)}, so column_names would call its column {own!r} "
+                    f"{name!r}, which is the name of another column; leave column_names out, or give them in the order "
+                    "of the header."
+                )
+        return header
 
 
 def csv_source(

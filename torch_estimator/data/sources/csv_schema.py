@@ -69,13 +69,18 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
         raise DataError(f"{url}, line 1: the header is not UTF-8 text.") from error
     if form.is_open(text):
         raise DataError(f"{url}, line 1: {form.open_quote_problem()}.")
-    names = tuple(name.strip() for name in form.fields(text))
+    names = header_names(text, form)
     twice = duplicates(names)
     if twice:
         raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}{NO_HEADER}.")
     if not any(names):
         raise DataError(f"{url}, line 1: there is no header; if the files have none, give column_names=[...].")
     return names
+
+
+def header_names(text: str, form: CsvFormat) -> tuple[str, ...]:
+    """Return the fields of a header line without the spaces around them."""
+    return tuple(name.strip() for name in form.fields(text))
 
 
 def resolve_schema(

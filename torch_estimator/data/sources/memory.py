@@ -300,6 +300,24 @@ def frame_columns(frame: Any) -> dict[str, Column]:
     return {name: series_column(frame.iloc[:, place], name) for place, name in enumerate(names)}
 
 
+def check_same_index(frame: Any, labels: Any, what: str) -> None:
+    """Check that a DataFrame and its labels, a Series or DataFrame, have equal indices, because rows pair by position.
+
+    Raises:
+        InvalidValueError: The indices differ.
+    """
+    if not frame.index.equals(labels.index):
+        raise InvalidValueError(
+            f"{what} have different indices, {_first_values(frame.index)} and {_first_values(labels.index)}; align "
+            "them, or reset both."
+        )
+
+
+def _first_values(index: Any) -> str:
+    values = list(index[:5])
+    return f"{values}{' ...' if len(index) > len(values) else ''}"
+
+
 def series_column(series: Any, name: str) -> Column:
     """Convert a pandas Series to a column. Missing strings become '' and floats NaN; missing integers stay.
 

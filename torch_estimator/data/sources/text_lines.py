@@ -6,6 +6,7 @@ The CSV and JSON sources share this module: random access by ranges, and the sea
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,15 +106,33 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
     return Piece(number, begin + cut, data[cut:] + b"\n")
 
 
+_UNPACK = "decompress it, or compress it with gzip"
+_ENCODE = "write it in UTF-8"
+_NOT_TEXT = (
+    (rb"BZh[1-9]1AY&SY", "compressed with bzip2", _UNPACK),
+    (b"PK\x03\x04", "compressed in a zip file", _UNPACK),
+    (b"\xfd7zXZ\x00", "compressed with xz", _UNPACK),
+    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", _UNPACK),
+    (b"\xff\xfe", "encoded in UTF-16 or UTF-32", _ENCODE),
+    (b"\xfe\xff", "encoded in UTF-16", _ENCODE),
+)
+
+
 def open_text_file(path: str) -> ByteFile:
-    """Open a text file, and check that it is not empty.
+    """Open a text file, and check that it is not empty. A gzip file, which its first bytes tell, is decompressed.
 
     Raises:
-        DataError: The file cannot be read, or is empty.
+        DataError: The file cannot be read, is empty, or is compressed or encoded in another way.
     """
     file = open_byte_file(path)
     if file.size == 0:
         raise DataError(f"{path} is empty.")
+    start = file.read(0, min(file.size, 10))
+    if start.startswith(b"\x1f\x8b\x08") and not path.endswith(".gz"):
+        return open_byte_file(path, unpack=True)
+    for mark, kind, cure in _NOT_TEXT:
+        if re.match(mark, start):
+            raise DataError(f"{path} is {kind}, which is not read; {cure}.")
     return file
 
 
