@@ -35,6 +35,35 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+Divide = Callable[[Tensor, Tensor], Tensor]
+
+
+def _with_a_tensor(divide: Divide, number: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """Return a function that divides integers from -32 to 31, and limits of their type, by a number in a tensor."""
+
+    def of_rows(x: Tensor) -> Tensor:
+        integers = torch.where(x == 0, torch.iinfo(dtype).min + 1, (x * 10).round().long() - 32)
+        dividends = torch.where(x == 1, torch.iinfo(dtype).max, integers).to(dtype)
+        return divide(dividends, torch.tensor(number, dtype=dtype))
+
+    return of_rows
+
+
+FUNCTIONS |= {
+    f"{name} of {dtype} and a tensor of {number}": _with_a_tensor(divide, number, dtype)
+    for name, divide in {
+        "floor division": lambda x, y: x // y,
+        "truncated division": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        "%": lambda x, y: x % y,
+        "fmod": torch.fmod,
+        "division of a tensor": lambda x, y: y // (x | 1),
+        "fmod of two constants": lambda x, y: torch.fmod(torch.tensor(-15), y.long()) + x,
+        "truncated division of two constants": lambda x, y: torch.div(torch.tensor(-15), y, rounding_mode="trunc") + x,
+    }.items()
+    for dtype, number in ((torch.int8, -7), (torch.int32, 4), (torch.int64, -4))
+}
+
+
 class Recorded(nn.Module):
     """A module that records in its buffers what the functions give for a batch."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -77,6 +78,7 @@ def build(
     _expand_indices()
     _leave_permutations()
     _keep_order_of_changes()
+    _fill_numbers(graph)
     has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
         # With this setting, dropout draws the same random numbers as in Python.
@@ -153,6 +155,21 @@ def _keep_order_of_changes() -> None:
         node.set_read_writes(node.read_writes.rename(node.mutation_renames))
 
     SchedulerNode.recompute_size_and_body = recompute_and_rename  # type: ignore[method-assign, assignment]
+
+
+def _fill_numbers(graph: GraphModule) -> None:
+    """Replace ``torch.tensor(number)`` in a graph by ``torch.full``, so that Inductor sees its type.
+
+    Inductor makes a constant of a tensor without dimensions, and its rules of operators do not take the type of such a
+    constant into account (PyTorch 2.13). So ``x // torch.tensor(4)`` of integers would be rounded toward zero.
+    """
+    for node in graph.graph.nodes:
+        value = getattr(graph, node.target) if node.op == "get_attr" else None
+        if isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex():
+            for user in list(node.users):
+                user.target, user.kwargs = torch.ops.aten.full.default, {"dtype": value.dtype, "device": value.device}
+                user.args = ([], value.item())
+    graph.recompile()
 
 
 def _reason(error: Exception) -> str:

@@ -4,7 +4,8 @@ While a step is traced, each of these operators is expressed by others, which In
 
 - For ``x // y`` of floating-point numbers, Inductor rounds ``x / y`` down. So 0.5 // 0.1 would be 5, while Python's
   result is 4. Inductor computes ``x % y`` from that quotient, which loses all digits of a large x.
-- A division of integers that rounds toward zero would end the process where the divisor is 0.
+- A division of integers that rounds toward zero would end the process where the divisor is 0. Inductor computes
+  ``fmod`` of two constant integers as Python's ``%``, which has the divisor's sign.
 - The smallest or largest of many 8-bit integers would be 0 or anything.
 """
 
@@ -28,6 +29,7 @@ def replacements() -> dict[Any, Callable[..., Any]]:
         (_aten.floor_divide, _of_floats(_floor_divide)),
         (_aten.remainder, _of_floats(_remainder)),
         (_aten.div, _divide),
+        (_aten.fmod, _fmod),
     ):
         in_place = getattr(_aten, f"{packet.__name__}_")
         table |= dict.fromkeys(_overloads(packet), replacement)
@@ -85,8 +87,12 @@ def _divide(left: Any, right: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode != "trunc" or dtype.is_floating_point or dtype == torch.bool:
         return NotImplemented
     floor = torch.floor_divide(left, right)
-    is_inexact = floor * right != left
-    return floor + (is_inexact & ((left < 0) != (right < 0)))
+    return floor + ((floor * right != left) & (floor < 0))
+
+
+def _fmod(left: Any, right: Any) -> Any:
+    quotient = _divide(left, right, rounding_mode="trunc")
+    return quotient if quotient is NotImplemented else left - quotient * right
 
 
 def _of_integers(operator: Any) -> Callable[..., Any]:
