@@ -49,17 +49,18 @@ def _with_a_tensor(divide: Divide, number: int, dtype: torch.dtype) -> Callable[
     return of_rows
 
 
+DIVISIONS: dict[str, Divide] = {
+    "floor division": lambda x, y: x // y,
+    "truncated division": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "%": lambda x, y: x % y,
+    "fmod": torch.fmod,
+    "division of a tensor": lambda x, y: y // (x | 1),
+    "fmod of two constants": lambda x, y: torch.fmod(torch.tensor(-15), y.long()) + x,
+    "truncated division of two constants": lambda x, y: torch.div(torch.tensor(-15), y, rounding_mode="trunc") + x,
+}
 FUNCTIONS |= {
     f"{name} of {dtype} and a tensor of {number}": _with_a_tensor(divide, number, dtype)
-    for name, divide in {
-        "floor division": lambda x, y: x // y,
-        "truncated division": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-        "%": lambda x, y: x % y,
-        "fmod": torch.fmod,
-        "division of a tensor": lambda x, y: y // (x | 1),
-        "fmod of two constants": lambda x, y: torch.fmod(torch.tensor(-15), y.long()) + x,
-        "truncated division of two constants": lambda x, y: torch.div(torch.tensor(-15), y, rounding_mode="trunc") + x,
-    }.items()
+    for name, divide in DIVISIONS.items()
     for dtype, number in ((torch.int8, -7), (torch.int32, 4), (torch.int64, -4))
 }
 

@@ -52,6 +52,8 @@ class Net(nn.Module):
             self.blocks[1].linear = self.blocks[0].linear
         if kind == "scalar":
             self.temperature = nn.Parameter(torch.ones(()))
+        if kind == "hooked":
+            self.first.weight.register_hook(lambda gradient: 2 * gradient)
         if kind == "sparse":
             self.table = nn.Embedding(10, 3, sparse=True)
 
@@ -267,6 +269,7 @@ def test_where_a_process_fails_within_a_step_the_others_end_with_a_sentence(tmp_
         ("model=canned", "FullyShardedStrategy does not spread the tables of feature columns, such as"),
         ("model=tied", "'blocks.0' and 'blocks.1' of Net share a parameter, but FullyShardedStrategy gathers each"),
         ("model=scalar", "FullyShardedStrategy cannot divide 'temperature', which is one number; give it the shape"),
+        ("model=hooked", "but 'first.weight' has a hook for its gradient, which would be lost; remove the hook"),
         ("model=sparse", "FullyShardedStrategy cannot add up sparse gradients; make 'table' with sparse=False."),
         ("units=absent", "units of FullyShardedStrategy names Conv1d, but Net has no module of that type."),
         ("units=lists", "units of FullyShardedStrategy names ModuleList, which is never called; name the type of its"),

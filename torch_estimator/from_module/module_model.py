@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MethodType
 from typing import Any
 
 import torch
@@ -87,6 +88,11 @@ class ModuleModel:
             check_holds_no_part(what, function, module)
         for name, metric in dict(metrics or {}).items():
             check_holds_no_part(f"The metric {name!r}", metric, module)
+        for name, parameter in module.named_parameters():
+            for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                for hook in (hooks or {}).values():
+                    if not isinstance(hook, MethodType):
+                        check_holds_no_part(f"The hook of the parameter {name!r}", hook, module)
         if columns is not None and transform is not None:
             raise InvalidValueError(
                 "Give columns, or a module with its own InputLayer and the transform of its columns, not both."

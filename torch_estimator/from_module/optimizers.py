@@ -142,12 +142,25 @@ def copy_together(module: nn.Module, *parts: Any) -> tuple[Any, ...]:
         copies = copy.deepcopy((module, *parts), memo)
         for optimizer in optimizers_in(parts):
             _complete_copy(optimizer, memo)
+        for parameter in module.parameters():
+            _copy_hooks(parameter, memo)
     except Exception as error:
         raise InvalidTypeError(
             f"The module {type(module).__name__} cannot be copied, which each training and evaluation needs "
             f"({type(error).__name__}: {reason(error)}); give Estimator a model_fn that makes it instead."
         ) from error
     return copies
+
+
+def _copy_hooks(parameter: nn.Parameter, memo: dict[int, Any]) -> None:
+    """Register copies of a parameter's hooks, which torch omits. The copy of a method has the copied module."""
+    made: nn.Parameter = memo[id(parameter)]
+    # torch registers no hooks for a frozen parameter, which has no gradient.
+    if parameter.requires_grad:
+        for hook in (parameter._backward_hooks or {}).values():
+            made.register_hook(copy.deepcopy(hook, memo))
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            made.register_post_accumulate_grad_hook(copy.deepcopy(hook, memo))
 
 
 def _complete_copy(original: torch.optim.Optimizer, memo: dict[int, Any]) -> None:

@@ -98,6 +98,11 @@ def _check_parts(module: nn.Module) -> None:
         if getattr(part, "sparse", False) and isinstance(part, nn.Embedding | nn.EmbeddingBag):
             raise InvalidTypeError(f"{_NAME} cannot add up sparse gradients; make {path!r} with sparse=False.")
     for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise InvalidValueError(
+                f"{_NAME} divides parameters into new ones, but {name!r} has a hook for its gradient, which would be "
+                "lost; remove the hook, or use MultiWorkerMirroredStrategy."
+            )
         if not parameter.dim():
             raise InvalidValueError(f"{_NAME} cannot divide {name!r}, which is one number; give it the shape [1].")
         if not parameter.is_floating_point():

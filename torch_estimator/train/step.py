@@ -80,6 +80,13 @@ class TrainStep:
             for optimizer, group in [by_parameter[table.weight]]
             if isinstance(optimizer, Optimizer)
         ]
+        for table in (update.table for update in self.tables):
+            if table.weight._backward_hooks or table.weight._post_accumulate_grad_hooks:
+                raise InvalidValueError(
+                    f"The table of {table.pieces[0].name!r} has a hook for its gradient, but training computes "
+                    "gradients of looked-up rows only, for which it is not called; train the table with an optimizer "
+                    "of torch.optim, or change the gradients in an optimizer of your own."
+                )
         in_rows = {update.table.weight for update in self.tables}
         self.dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
@@ -144,8 +151,8 @@ class TrainStep:
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         of_dense, of_rows = gradients[: len(self.dense)], gradients[len(self.dense) :]
         dense: list[Tensor | None] = [
-            None if gradient is None else _readable(gradient, optimizer)
-            for gradient, (optimizer, _) in zip(of_dense, self._dense_groups, strict=True)
+            None if (gradient := _after_hooks(parameter, given)) is None else _readable(gradient, optimizer)
+            for parameter, given, (optimizer, _) in zip(self.dense, of_dense, self._dense_groups, strict=True)
         ]
         return loss, dense, [update.sparse_gradient(gathered, of_rows) for update in self.tables]
 
@@ -329,6 +336,18 @@ class TrainStep:
             if parameter not in names:
                 raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
         return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}
+
+
+def _after_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """Return a gradient after the hooks of `register_post_accumulate_grad_hook`, which autograd.grad does not call."""
+    if gradient is None or not parameter._post_accumulate_grad_hooks:
+        return gradient
+    parameter.grad = gradient.clone()
+    with torch.no_grad():
+        for hook in tuple(parameter._post_accumulate_grad_hooks.values()):
+            hook(parameter)
+    gradient, parameter.grad = parameter.grad, None
+    return gradient
 
 
 def _readable(gradient: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
