@@ -158,9 +158,9 @@ def _copy_hooks(parameter: nn.Parameter, memo: dict[int, Any]) -> None:
     # torch registers no hooks for a frozen parameter, which has no gradient.
     if parameter.requires_grad:
         for hook in (parameter._backward_hooks or {}).values():
-            made.register_hook(copy.deepcopy(hook, memo))
+            made.register_hook(copy.deepcopy(hook, memo))  # type: ignore[no-untyped-call]
         for hook in (parameter._post_accumulate_grad_hooks or {}).values():
-            made.register_post_accumulate_grad_hook(copy.deepcopy(hook, memo))
+            made.register_post_accumulate_grad_hook(copy.deepcopy(hook, memo))  # type: ignore[no-untyped-call]
 
 
 def _complete_copy(original: torch.optim.Optimizer, memo: dict[int, Any]) -> None:
