@@ -150,9 +150,10 @@ class TrainStep:
         leaves = [*self.dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         of_dense, of_rows = gradients[: len(self.dense)], gradients[len(self.dense) :]
+        hooked = map(_after_hooks, self.dense, of_dense)
         dense: list[Tensor | None] = [
-            None if (gradient := _after_hooks(parameter, given)) is None else _readable(gradient, optimizer)
-            for parameter, given, (optimizer, _) in zip(self.dense, of_dense, self._dense_groups, strict=True)
+            None if gradient is None else _readable(gradient, optimizer)
+            for gradient, (optimizer, _) in zip(hooked, self._dense_groups, strict=True)
         ]
         return loss, dense, [update.sparse_gradient(gathered, of_rows) for update in self.tables]
 
