@@ -467,3 +467,61 @@ def test_checking_the_width_changes_neither_module_nor_random_state(tmp_path: Pa
     assert module.training
     assert int(module[0].num_batches_tracked) == 0
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+class _Ids(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"layer": layer})
+        self.out = nn.LazyLinear(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.inner["layer"](x).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("layer", "last", "told"),
+    [
+        (nn.Embedding(10, 2), [57, 1], "inner.layer (Embedding) has 10 rows, for ids from 0 to 9, but got the id 57."),
+        (nn.Embedding(10, 2), [-1, 1], "inner.layer (Embedding) has 10 rows, for ids from 0 to 9, but got the id -1."),
+        (
+            nn.EmbeddingBag(3, 2),
+            [1, 3],
+            "inner.layer (EmbeddingBag) has 3 rows, for ids from 0 to 2, but got the id 3.",
+        ),
+    ],
+)
+def test_an_id_outside_of_a_table_is_named_with_the_layer(
+    tmp_path: Path, layer: nn.Module, last: list[int], told: str
+) -> None:
+    model = _Ids(layer)
+    model(torch.zeros(2, 2, dtype=torch.int64))
+    estimator = te.Estimator.from_module(
+        model,
+        loss=nn.MSELoss(),
+        optimizer=te.optim.SGD(lr=0.1),
+        model_dir=str(tmp_path),
+        config=te.RunConfig(compile=False),
+    )
+    with pytest.raises((IndexError, RuntimeError)) as raised:
+        estimator.train(lambda: (np.array([[0, 1], last]), np.zeros((2, 1), np.float32)), steps=1)
+    assert raised.value.__notes__[0].endswith(told)
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate"])
+def test_batch_norm_of_one_row_is_explained(mode: str) -> None:
+    estimator = te.Estimator.from_module(
+        nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1)),
+        loss=nn.MSELoss(),
+        optimizer=te.optim.SGD(lr=0.1),
+        model_dir="memory://norm",
+        config=te.RunConfig(compile=False),
+    )
+    one_row = np.ones((1, 1), np.float32)
+    if mode == "evaluate":
+        assert "loss" in estimator.evaluate(lambda: (one_row, one_row))
+        return
+    with pytest.raises(ValueError, match="more than 1 value") as raised:
+        estimator.train(lambda: (one_row, one_row), steps=1)
+    assert "0 (BatchNorm1d) cannot normalize one row in training" in raised.value.__notes__[0]
+    assert "drop_remainder=True" in raised.value.__notes__[0]

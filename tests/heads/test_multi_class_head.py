@@ -52,9 +52,9 @@ def test_class_names_are_the_vocabulary_or_the_ids():
 
 
 def test_the_number_of_classes_must_be_an_integer_above_two():
-    with pytest.raises(InvalidValueError, match="n_classes must be > 2, but got 2; BinaryClassHead"):
+    with pytest.raises(InvalidValueError, match="n_classes must be at least 3, but got 2; BinaryClassHead"):
         MultiClassHead(2)
-    with pytest.raises(InvalidTypeError, match="n_classes must be an integer greater than 2, but got None"):
+    with pytest.raises(InvalidTypeError, match="n_classes must be an integer of at least 3, but got None"):
         MultiClassHead(None)
     with pytest.raises(InvalidValueError, match="each of the 3 classes, but it has 2"):
         MultiClassHead(3, label_vocabulary=["a", "b"])

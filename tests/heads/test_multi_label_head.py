@@ -214,8 +214,8 @@ def test_predictions_name_all_classes():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"n_classes": 1}, InvalidValueError, "n_classes must be > 1, but got 1"),
-        ({"n_classes": "3"}, InvalidTypeError, "n_classes must be an integer greater than 1, but got '3'"),
+        ({"n_classes": 1}, InvalidValueError, "n_classes must be at least 2, but got 1"),
+        ({"n_classes": "3"}, InvalidTypeError, "n_classes must be an integer of at least 2, but got '3'"),
         ({"thresholds": [0.5, 1.0]}, InvalidValueError, r"thresholds must be in \(0, 1\), but got 1"),
         ({"thresholds": 0.5}, InvalidTypeError, r"thresholds must be a list of numbers between 0 and 1, but got 0\.5"),
         ({"classes_for_class_based_metrics": [3]}, InvalidValueError, "must be from 0 to 2, but has 3"),

@@ -137,7 +137,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         te.BaselineEstimator("binary", str(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="Unknown optimizer 'Sgd'"):
         te.BaselineRegressor(str(tmp_path), optimizer="Sgd")
-    with pytest.raises(InvalidValueError, match="n_classes must be > 2, but got 1"):
+    with pytest.raises(InvalidValueError, match="n_classes must be at least 2, but got 1"):
         te.BaselineClassifier(str(tmp_path), n_classes=1)
 
 

@@ -236,6 +236,9 @@ COMBINED = te.DNNLinearCombinedClassifier
         (lambda: te.DNNClassifier([0], [AGE]), ValueError, r"^hidden_units must be positive integers, but got \[0\]"),
         (lambda: te.DNNClassifier([2.5], [AGE]), ValueError, r"^hidden_units must be positive integers, but got \[2.5"),
         (lambda: te.DNNClassifier(8, [AGE]), TypeError, "^hidden_units must be a list of positive integers, but got 8"),
+        (lambda: te.DNNClassifier("8 4", [AGE]), TypeError, "^hidden_units must be a list of positive integers, but"),
+        (lambda: te.DNNClassifier(["8", "x"], [AGE]), ValueError, r"^hidden_units must be positive integers, but got"),
+        (lambda: te.DNNClassifier(["0"], [AGE]), ValueError, r"^hidden_units must be positive integers, but got \[0\]"),
         (lambda: te.DNNClassifier([2], [AGE], dropout=1.0), ValueError, "^dropout must be at least 0 and less than 1"),
         (lambda: te.DNNClassifier([2], [AGE], dropout=-0.1), ValueError, "^dropout must be at least 0 .* but got -0.1"),
         (lambda: te.DNNClassifier([2], [AGE], dropout="a"), TypeError, "^dropout must be a number, but got 'a'"),
@@ -355,3 +358,10 @@ def test_dropout_drops_hidden_units_only_while_training() -> None:
     assert not torch.equal(network(features), network(features))
     network.eval()
     assert torch.equal(network(features), network(features))
+
+
+def test_hidden_units_may_be_text_of_a_command_line() -> None:
+    estimator = te.DNNRegressor(["8", "4"], [AGE], "memory://units", config=te.RunConfig(compile=False))
+    estimator.train(lambda: ({"age": [1.0, 2.0]}, [1.0, 2.0]), steps=1)
+    shapes = {name: estimator.get_variable_value(name).shape for name in estimator.get_variable_names()}
+    assert (8, 4) in shapes.values() or (4, 8) in shapes.values()

@@ -124,10 +124,11 @@ def check_n_classes(n_classes: int, *, more_than: int) -> int:
         InvalidValueError: `n_classes` is not greater than `more_than`.
     """
     if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)):
-        raise InvalidTypeError(f"n_classes must be an integer greater than {more_than}, but got {n_classes!r}.")
+        raise InvalidTypeError(f"n_classes must be an integer of at least {more_than + 1}, but got {n_classes!r}.")
     if n_classes <= more_than:
         advice = "; BinaryClassHead is the one for 2 classes" if n_classes == 2 else ""
-        raise InvalidValueError(f"n_classes must be > {more_than}, but got {n_classes}{advice}.")
+        least = 2 if n_classes < 2 else more_than + 1
+        raise InvalidValueError(f"n_classes must be at least {least}, but got {n_classes}{advice}.")
     return int(n_classes)
 
 

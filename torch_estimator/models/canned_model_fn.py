@@ -201,8 +201,11 @@ class Deep:
 
     def __post_init__(self) -> None:
         _check_not_empty(self.columns)
-        if not isinstance(self.hidden_units, Sequence):
+        if isinstance(self.hidden_units, str) or not isinstance(self.hidden_units, Sequence):
             raise InvalidTypeError(f"hidden_units must be a list of positive integers, but got {self.hidden_units!r}.")
+        # Command lines give text, as in "128 32".split(); tf.estimator took it, too.
+        as_numbers = tuple(int(one) if isinstance(one, str) and one.isdecimal() else one for one in self.hidden_units)
+        object.__setattr__(self, "hidden_units", as_numbers)
         for units in self.hidden_units:
             if not isinstance(units, numbers.Integral) or units <= 0:
                 raise InvalidValueError(f"hidden_units must be positive integers, but got {list(self.hidden_units)}.")

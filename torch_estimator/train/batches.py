@@ -367,9 +367,32 @@ def noting_batch(module: nn.Module, features: Any, labels: Any = _NO_LABELS) -> 
         with_labels = "" if labels is _NO_LABELS else f" and labels {described(labels)}"
         error.add_note(
             f"The module {type(module).__name__} failed in mode {'train' if module.training else 'eval'} on a batch of "
-            f"features {described(features)}{with_labels}."
+            f"features {described(features)}{with_labels}.{_cause(module, error)}"
         )
         raise
+
+
+def _cause(module: nn.Module, error: Exception) -> str:
+    """Return which layer cannot take its input, for an id outside of a table and for batch norm of one row, or ""."""
+    names = {id(layer): f"{name} ({type(layer).__name__})" for name, layer in module.named_modules()}
+    traceback = error.__traceback__
+    while traceback is not None:
+        local = traceback.tb_frame.f_locals
+        layer, given = local.get("self"), local.get("input")
+        traceback = traceback.tb_next
+        if id(layer) not in names or not isinstance(given, Tensor):
+            continue
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            wrong = given[(given < 0) | (given >= layer.num_embeddings)]
+            if len(wrong):
+                rows = layer.num_embeddings
+                return f" {names[id(layer)]} has {rows} rows, for ids from 0 to {rows - 1}, but got the id {wrong[0]}."
+        elif isinstance(layer, nn.modules.batchnorm._NormBase) and "more than 1 value" in str(error):
+            return (
+                f" {names[id(layer)]} cannot normalize one row in training; leave out the last batch if it is "
+                "shorter: batch(size, drop_remainder=True)."
+            )
+    return ""
 
 
 def described(value: Any) -> str:
