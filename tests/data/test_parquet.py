@@ -215,3 +215,77 @@ def test_dictionary_encoded_strings_stay_encoded(tmp_path: Path) -> None:
         column = next(batches).features["s"]
     assert column.type == pa.dictionary(pa.int32(), pa.string())
     assert sorted(column.dictionary.to_pylist()) == ["", "a", "b"]
+
+
+def _write(directory: Path, *tables: dict[str, Any]) -> str:
+    for number, columns in enumerate(tables):
+        pq.write_table(pa.table(columns), directory / f"{number}.parquet")
+    return str(directory / "*.parquet")
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_column_that_a_file_lacks_is_named(tmp_path: Path, lacking: int) -> None:
+    tables: list[dict[str, Any]] = [{"x": [1.0]}, {"x": [2.0]}]
+    tables[1 - lacking]["z"] = ["a"]
+    files = _write(tmp_path, *tables)
+    problem = f"{lacking}.parquet has no column 'z', which .*{1 - lacking}.parquet has; give defaults="
+    for data in (
+        Dataset.from_parquet(files),
+        Dataset.from_parquet(files, label="z"),
+        Dataset.from_parquet(files).map(len),
+    ):
+        with pytest.raises(DataError, match=problem):
+            next(iter(data.batch(2)))
+    # Nobody reads it.
+    (batch,) = Dataset.from_parquet(files, columns=["x"]).batch(2)
+    assert batch["x"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "default"), [(["a", "b"], "none"), ([1, 2], 7), ([1.5, 2.5], 0.5), ([True, False], True)]
+)
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_the_default_of_a_column_fills_files_without_it(
+    tmp_path: Path, values: list[Any], default: Any, lacking: int
+) -> None:
+    tables: list[dict[str, Any]] = [{"x": [1.0, 2.0]}, {"x": [3.0, 4.0]}]
+    tables[1 - lacking]["z"] = values
+    (batch,) = Dataset.from_parquet(_write(tmp_path, *tables), defaults={"z": default}).batch(4)
+    filled = [default, default]
+    assert batch["z"].tolist() == ([*filled, *values] if lacking == 0 else [*values, *filled])
+    assert batch["x"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kinds"),
+    [
+        (["1"], [1], "int64 in .*1.parquet, but string in .*0.parquet"),
+        ([1.5], ["a"], "string in .*1.parquet, but double in .*0.parquet"),
+        ([1], [[1, 2]], "list<element: int64> in .*1.parquet, but int64 in .*0.parquet"),
+    ],
+)
+def test_a_column_of_another_kind_is_named(tmp_path: Path, one: list[Any], other: list[Any], kinds: str) -> None:
+    files = _write(tmp_path, {"size": one}, {"size": other})
+    with pytest.raises(DataError, match=f"column 'size' is {kinds}; give a schema"):
+        next(iter(Dataset.from_parquet(files).batch(2)))
+
+
+def test_a_schema_converts_columns_of_another_kind(tmp_path: Path) -> None:
+    files = _write(tmp_path, {"size": ["1"]}, {"size": [2]})
+    (batch,) = Dataset.from_parquet(files, schema=pa.schema([pa.field("size", pa.int64())])).batch(2)
+    assert batch["size"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_column_without_values_in_a_file_has_the_type_of_the_others(tmp_path: Path, empty: int) -> None:
+    # pandas writes a column of None as one of the type null.
+    tables: list[dict[str, Any]] = [{"z": ["a"], "x": [1.0]}, {"z": ["b"], "x": [2.0]}]
+    tables[empty]["z"] = pa.nulls(1)
+    (batch,) = Dataset.from_parquet(_write(tmp_path, *tables)).batch(2)
+    assert batch["z"].tolist() == (["", "b"] if empty == 0 else ["a", ""])
+
+
+def test_strings_of_both_encodings_are_of_one_kind(tmp_path: Path) -> None:
+    files = _write(tmp_path, {"z": ["a"]}, {"z": pa.array(["b"]).dictionary_encode()})
+    (batch,) = Dataset.from_parquet(files).batch(2)
+    assert batch["z"].tolist() == ["a", "b"]

@@ -59,23 +59,48 @@ class ParquetSource:
             DataError: There is no file or no row, a file cannot be read, or a column is missing.
         """
         groups: list[_Group] = []
-        texts: dict[str, list[str]] = {}
+        types: dict[str, dict[str, pa.DataType]] = {}
         stored: list[FileIdentity] = []
         urls = expand(self.patterns)
         for url in urls:
             with _opened(url) as file:
-                names = self._columns_to_read(request, file.schema_arrow, url)
-                texts[url] = [name for name in names if _is_text(file.schema_arrow.field(name).type)]
+                types[url] = {column.name: column.type for column in file.schema_arrow}
                 groups += _groups(url, file.metadata)
             stored.append(identify(url))
         if not groups:
             raise DataError(f"{', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''} has no rows.")
+        # A column without any value has the type null, which says nothing about the others.
+        first = {name: url for url in reversed(urls) for name in types[url]}
+        first |= {
+            name: url for url in reversed(urls) for name, kind in types[url].items() if not pa.types.is_null(kind)
+        }
+        names = self._columns_to_read(request, [*dict.fromkeys(name for url in urls for name in types[url])], urls[0])
+        for url in urls:
+            self._check_columns(names, first, types, url)
         ranges = groups if request.shuffled else [part for group in groups for part in group.slices()]
-        return _ParquetReader(self, ranges, names, texts, stored, request)
+        return _ParquetReader(self, ranges, {name: types[first[name]][name] for name in names}, types, stored, request)
 
-    def _columns_to_read(self, request: ReadRequest, schema: pa.Schema, url: str) -> list[str]:
+    def _check_columns(
+        self, names: Sequence[str], first: Mapping[str, str], types: Mapping[str, Mapping[str, pa.DataType]], url: str
+    ) -> None:
+        """Refuse a file that lacks a column of another file, or has one of another kind, unless arguments say how."""
+        for name in names:
+            other = first[name]
+            if name not in types[url]:
+                if self.defaults.get(name) is None:
+                    raise DataError(
+                        f"{url} has no column {name!r}, which {other} has; give defaults={{{name!r}: ...}} for its "
+                        "rows, or name the columns to read: columns=[...]."
+                    )
+            elif name not in self.types and len({_kind(types[one][name]) for one in (url, other)} - {"null"}) > 1:
+                raise DataError(
+                    f"column {name!r} is {types[url][name]} in {url}, but {types[other][name]} in {other}; give a "
+                    "schema with the type to convert it to, or write one of the files anew."
+                )
+
+    def _columns_to_read(self, request: ReadRequest, existing: list[str], url: str) -> list[str]:
         labels = request.label.columns if request.label is not None else ()
-        available = [name for name in (self.columns or schema.names) if name not in labels]
+        available = [name for name in (self.columns or existing) if name not in labels]
         names = request.names(available)
         used = available if names is None else names
         for name in used:
@@ -83,8 +108,8 @@ class ParquetSource:
                 raise missing_column(name, url, available)
         used = [*used, *labels]
         for name in (*used, *self.defaults):
-            if name not in schema.names:
-                raise missing_column(name, url, schema.names)
+            if name not in existing:
+                raise missing_column(name, url, existing)
         return used
 
 
@@ -152,15 +177,15 @@ class _ParquetReader(Reader):
         self,
         source: ParquetSource,
         groups: Sequence[_Group],
-        names: Sequence[str],
-        texts: Mapping[str, list[str]],
+        names: Mapping[str, pa.DataType],
+        types: Mapping[str, Mapping[str, pa.DataType]],
         stored: Sequence[FileIdentity],
         request: ReadRequest,
     ) -> None:
         self._source = source
         self._groups = groups
         self._names = names
-        self._texts = texts
+        self._types = types
         self._stored = stored
         self._request = request
         self._missing = request.missing_integers(source.missing)
@@ -202,11 +227,18 @@ class _ParquetReader(Reader):
         key = (group.url, group.group)
         if self._table is None or self._table[0] != key:
             self._table = None
-            with _opened(group.url, self._texts[group.url]) as file:
-                table = file.read_row_group(group.group, columns=list(self._names), use_threads=False)
+            types = self._types[group.url]
+            names = [name for name in self._names if not pa.types.is_null(types.get(name, pa.null()))]
+            with _opened(group.url, [name for name in names if _is_text(types[name])]) as file:
+                table = file.read_row_group(group.group, columns=names, use_threads=False)
                 # Validate the table, because reading checks neither that strings are UTF-8 nor that indices are within
                 # their dictionary.
                 table.validate(full=True)
+                rows = file.metadata.row_group(group.group).num_rows
+            for name in self._names:
+                if name not in names:
+                    # All values are missing, as if each was null.
+                    table = table.append_column(name, pa.nulls(rows, self._names[name]))
             self._table = key, table
         return self._table[1]
 
@@ -234,6 +266,14 @@ def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
             return array
         array = array.dictionary_decode()
     return array if array.type == kind else array.cast(kind)
+
+
+def _kind(kind: pa.DataType) -> str:
+    """Return what a column holds, as far as files must agree."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_null(kind):
+        return "null"
+    return "text" if _is_text(kind) else "lists" if pa.types.is_nested(kind) else "values"
 
 
 def _is_text(kind: pa.DataType) -> bool:
