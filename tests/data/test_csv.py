@@ -525,3 +525,57 @@ def test_other_compressions_and_encodings_are_named(content: bytes, kind: str, r
 def test_text_that_begins_like_a_bzip2_file_is_text(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "BZh9\n7\n")
     assert features(Dataset.from_csv(file))["BZh9"].tolist() == [7]
+
+
+def test_marks_of_missing_values_are_missing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('size,rooms,town,ids\n1.5,NA,Ulm,a|b\n?,3,"NA",NA\n,?,,?|c\n')
+    data = Dataset.from_csv(
+        str(path),
+        missing_values=["NA", "?"],
+        defaults={"size": -1.0, "rooms": 0},
+        column_types={"ids": pa.list_(pa.string())},
+        list_separator="|",
+    )
+    (batch,) = data.batch(3)
+    assert batch["size"].tolist() == [1.5, -1.0, -1.0]
+    assert batch["rooms"].tolist() == [0, 3, 0]
+    assert batch["town"].tolist() == ["Ulm", "", ""]
+    assert [list(one) for one in batch["ids"]] == [["a", "b"], ["", ""], ["?", "c"]]
+
+
+def test_a_mark_without_a_default_is_an_error_as_an_empty_field(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("size\n1.5\nNA\n")
+    with pytest.raises(DataError, match=r"rows\.csv, line 3: .*size.*missing"):
+        next(iter(Dataset.from_csv(str(path), na_value="NA").batch(2)))
+
+
+def test_numbers_with_marks_of_missing_values_are_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("size,town\n1.5,?\nNA,Ulm\n")
+    (batch,) = Dataset.from_csv(str(path)).batch(2)
+    assert batch["size"].tolist() == ["1.5", "NA"]
+    (text,) = caplog.messages
+    assert text.startswith("column 'size' of ")
+    assert "give missing_values" not in text
+    assert "missing_values=['NA']" in text
+    with pytest.raises(DataError, match=r"'NA' is not a number.*give missing_values=\['NA'\]"):
+        next(iter(Dataset.from_csv(str(path), column_types={"size": "float32"}).batch(2)))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_another_delimiter_is_noted(tmp_path: Path, delimiter: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"a{delimiter}b\n1{delimiter}2\n")
+    Dataset.from_csv(str(path)).head(1)
+    assert f"give delimiter={delimiter!r}" in caplog.text
+    caplog.clear()
+    assert Dataset.from_csv(str(path), delimiter=delimiter).head(1) == {"a": np.array([1]), "b": np.array([2])}
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("marks", ["NA", [1], None])
+def test_marks_must_be_a_list_of_strings(marks: Any) -> None:
+    with pytest.raises((InvalidTypeError, TypeError)):
+        Dataset.from_csv("rows.csv", missing_values=marks)

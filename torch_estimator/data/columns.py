@@ -189,18 +189,20 @@ def concat(columns: Sequence[Column]) -> Column:
         ) from error
 
 
-def replace_empty(strings: pa.DictionaryArray, default: str) -> pa.DictionaryArray:
-    """Return dictionary encoded strings with empty ones replaced by `default`.
+def replace_empty(strings: pa.DictionaryArray, default: str, *, also: Sequence[str] = ()) -> pa.DictionaryArray:
+    """Return dictionary encoded strings with empty ones, and those in `also`, replaced by `default`.
 
     >>> replace_empty(pa.array(["a", "", "b"]).dictionary_encode(), "b").to_pylist()
     ['a', 'b', 'b']
     """
     values = strings.dictionary.to_pylist()
-    if "" not in values:
+    missing = {"", *also}
+    if missing.isdisjoint(values):
         return strings
-    distinct = list(dict.fromkeys(value or default for value in values))
+    values = [default if value in missing else value for value in values]
+    distinct = list(dict.fromkeys(values))
     place = {value: index for index, value in enumerate(distinct)}
-    lookup = np.array([place[value or default] for value in values], dtype=np.int32)
+    lookup = np.array([place[value] for value in values], dtype=np.int32)
     indices = lookup[arrow.to_numpy(strings.indices)]
     return pa.DictionaryArray.from_arrays(arrow.from_numpy(indices), pa.array(distinct, pa.string()))
 

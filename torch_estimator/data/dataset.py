@@ -82,6 +82,8 @@ class Dataset:
         label: LabelColumns | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
+        missing_values: Sequence[str] = (),
+        na_value: str | None = None,
     ) -> Dataset:
         """Read CSV files with one record per line. A field cannot hold a newline. Blank lines are skipped.
 
@@ -112,6 +114,8 @@ class Dataset:
             label: Column to use as label, or several; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter; None if quotes have no special meaning.
+            missing_values: Fields that stand for a missing value, as an empty field does, such as ``["NA", "?"]``.
+            na_value: One more of them; the name that `tf.data.experimental.make_csv_dataset` has for it.
 
         Raises:
             InvalidTypeError: An argument has the wrong type.
@@ -136,6 +140,8 @@ class Dataset:
             delimiter=delimiter,
             quote_char=quote_char,
             list_separator=list_separator,
+            missing_values=missing_values,
+            na_value=na_value,
         )
         return cls(source)._labelled(label)
 

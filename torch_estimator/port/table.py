@@ -423,7 +423,9 @@ DELETED = {
 _MODEL_FN = "a model_fn returns te.EstimatorSpec with a module and functions: docs/migrate/tf1.md"
 _MODULE = "write it in a torch module: docs/migrate/tf1.md, Layers and losses"
 _FROM_CSV = "te.data.Dataset.from_csv(files, column_names=[…], defaults=[…], label=…) reads and parses the lines"
-_MAKE_CSV = "its defaults are te.data.Dataset.from_csv(files, label=…).shuffle(10_000).repeat().batch(n)"
+_MAKE_CSV = (
+    "its defaults are te.data.Dataset.from_csv(files, label=…).shuffle(10_000).repeat().batch(n); na_value is the same"
+)
 _TFRECORD = "te.data.Dataset.from_tfrecord(files, schema=…, label=…) reads and parses the records, many at once"
 _SEQUENCES = "te.data.Dataset.from_tfrecord(files, schema=context, sequence_schema=lists) reads and parses the records"
 _BYTES = 'give the feature the type "bytes", and decode it with numpy in a map: docs/guides/input/tfrecord.md, Images'

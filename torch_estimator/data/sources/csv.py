@@ -140,6 +140,8 @@ def csv_source(
     delimiter: str,
     quote_char: str | None,
     list_separator: str | None,
+    missing_values: Sequence[str],
+    na_value: str | None,
 ) -> Source:
     """Check the arguments of `Dataset.from_csv`, and return a source of the files' rows."""
     known = None if names is None else column_names("column_names", names)
@@ -162,7 +164,12 @@ def csv_source(
     types |= {name: value for name, value in by_default.items() if isinstance(value, type) and name not in types}
     return CsvSource(
         patterns=as_patterns(files),
-        format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
+        format=CsvFormat(
+            delimiter=delimiter,
+            quote_char=quote_char,
+            header=has_header,
+            missing_values=_marks(missing_values, na_value),
+        ),
         column_names=known,
         column_types={name: as_column_type(kind, name) for name, kind in types.items() if kind is not None},
         defaults={
@@ -172,6 +179,16 @@ def csv_source(
         list_separator=_check_separator(list_separator, delimiter, quote_char),
         missing=schema_missing(schema),
     )
+
+
+def _marks(missing_values: Sequence[str], na_value: str | None) -> tuple[str, ...]:
+    if isinstance(missing_values, str):
+        raise InvalidTypeError(f"missing_values must be a list of strings, but got {missing_values!r}.")
+    marks = (*missing_values, *(() if na_value is None else (na_value,)))
+    for mark in marks:
+        if not isinstance(mark, str):
+            raise InvalidTypeError(f"missing_values and na_value must be strings, but got {mark!r}.")
+    return tuple(dict.fromkeys(marks))
 
 
 def _unwrapped(default: Any) -> Any:
@@ -243,16 +260,18 @@ class _CsvReader(Reader):
             **self.signature(),
             "versions": [file_version(file.url) for file in self._files],
             "types": types,
-            "format": repr(schema.format),
+            "format": repr(schema.format).replace(", missing_values=()", ""),
             "defaults": {name: repr(value) for name, value in schema.defaults.items()},
         }
 
     def _column(self, name: str, array: pa.Array) -> Column:
+        marks = self._schema.format.missing_values
         if name in self._schema.lists:
+            array = replace_empty(array, "", also=marks) if marks else array
             return split_lists(array, str(self._schema.list_separator), self._schema.lists[name], name)
         default = self._schema.defaults.get(name)
         if isinstance(array, pa.DictionaryArray):
-            return replace_empty(array, default) if default else array
+            return replace_empty(array, default or "", also=marks) if default or marks else array
         if array.null_count:
             if default is None:
                 row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])

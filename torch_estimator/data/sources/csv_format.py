@@ -12,6 +12,10 @@ _NEWLINE = ord("\n")
 _RETURN = ord("\r")
 
 
+USUAL_MARKS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?", "-", ".")
+"""Marks of missing values that files often have, for messages."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvFormat:
     """Format of CSV lines. Lines are split into fields in the same way as by Arrow's parser.
@@ -20,11 +24,13 @@ class CsvFormat:
         delimiter: One character between fields.
         quote_char: One character around fields that hold the delimiter; None if quotes have no special meaning.
         header: Whether the first line names the columns.
+        missing_values: Fields that stand for a missing value, besides the empty one.
     """
 
     delimiter: str = ","
     quote_char: str | None = '"'
     header: bool = False
+    missing_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("delimiter", "quote_char"):

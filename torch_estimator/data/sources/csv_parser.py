@@ -14,7 +14,7 @@ import pyarrow.csv as arrow_csv
 from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import STRINGS
-from torch_estimator.data.sources.csv_format import CsvFormat, count_filled
+from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat, count_filled
 from torch_estimator.data.sources.text_lines import first_words, is_finite, is_nan, type_in_words
 from torch_estimator.errors import RowError
 
@@ -32,7 +32,7 @@ class CsvParser:
     def __init__(self, schema: CsvSchema) -> None:
         self.schema = schema
         self._parse_options = _parse_options(schema.format)
-        self._convert_options = _convert_options(schema.types)
+        self._convert_options = _convert_options(schema.types, schema.format)
 
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
         """Parse CSV lines (without a header), and return an Arrow array per column.
@@ -49,7 +49,7 @@ class CsvParser:
         options = self._convert_options
         if columns is not None:
             types = {name: types[name] for name in columns}
-            options = _convert_options(types)
+            options = _convert_options(types, self.schema.format)
         if _is_blank(data):
             return {name: pa.array([], kind) for name, kind in types.items()}
         table = _read(data, self.schema.names, self._parse_options, options)
@@ -73,7 +73,10 @@ class CsvParser:
         if not names or not has_large_integers(sample):
             return
         texts = _read(
-            sample, self.schema.names, self._parse_options, _convert_options(dict.fromkeys(names, pa.string()))
+            sample,
+            self.schema.names,
+            self._parse_options,
+            _convert_options(dict.fromkeys(names, pa.string()), self.schema.format),
         )
         for name in names:
             cure = f"give column_types={{{name!r}: 'string'}}, or 'uint64' or 'float32' where it holds that"
@@ -104,6 +107,8 @@ class CsvParser:
                 hint = ""
                 if name in schema.inferred and not pa.types.is_dictionary(kind):
                     hint = f" (inferred from the first rows; if that is wrong, give column_types={{{name!r}: ...}})"
+                if value in USUAL_MARKS:
+                    hint += f"; if it stands for a missing value, give missing_values=[{value!r}]"
                 return f"column {name!r}: {_shorten(value)} is not {type_in_words(kind)}{hint}"
         return first_words(error)
 
@@ -127,7 +132,10 @@ def infer_types(
     if not sample.strip():
         return {}
     options = arrow_csv.ConvertOptions(
-        include_columns=list(columns), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=True
+        include_columns=list(columns),
+        null_values=["", *form.missing_values],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
     )
     try:
         table = _read(sample, names, _parse_options(form), options)
@@ -226,11 +234,11 @@ def _parse_options(form: CsvFormat) -> arrow_csv.ParseOptions:
     )
 
 
-def _convert_options(types: Mapping[str, pa.DataType]) -> arrow_csv.ConvertOptions:
+def _convert_options(types: Mapping[str, pa.DataType], form: CsvFormat) -> arrow_csv.ConvertOptions:
     return arrow_csv.ConvertOptions(
         include_columns=list(types),
         column_types=dict(types),
-        null_values=[""],
+        null_values=["", *form.missing_values],
         strings_can_be_null=False,
         quoted_strings_can_be_null=True,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from torch_estimator.data.column_types import as_arrow_type, default_as, inferre
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.base import ReadRequest
-from torch_estimator.data.sources.csv_format import CsvFormat
+from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat
 from torch_estimator.data.sources.csv_parser import infer_types
 from torch_estimator.errors import DataError, InvalidValueError
 
@@ -25,6 +25,9 @@ logger = logging.getLogger("torch_estimator")
 
 NO_HEADER = "; if the files have no header, give column_names=[...]"
 """End of messages about names that were read from the first line."""
+
+
+_DELIMITERS = ";\t|,"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +76,11 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     twice = duplicates(names)
     if twice:
         raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}{NO_HEADER}.")
+    other = next((one for one in _DELIMITERS if len(names) == 1 and one in names[0] and one != form.delimiter), None)
+    if other is not None:
+        logger.warning(
+            "%s has one column, %r; if %r separates columns, give delimiter=%r.", url, names[0], other, other
+        )
     if not any(names):
         raise DataError(f"{url}, line 1: there is no header; if the files have none, give column_names=[...].")
     return names
@@ -128,6 +136,7 @@ def resolve_schema(
     lines = max(len(sample.splitlines()), 1)
     if unknown:
         found = infer_types(source.format, names, unknown, sample)
+        _warn_of_marks(source.format, names, [name for name in found if pa.types.is_string(found[name])], sample, where)
         types |= {name: inferred(found[name]) if name in found else pa.float32() for name in unknown}
     defaults = {name: value for name, value in source.defaults.items() if value is not None}
     integers = [name for name, kind in types.items() if pa.types.is_integer(kind)]
@@ -147,6 +156,22 @@ def resolve_schema(
         lists=lists,
         list_separator=source.list_separator,
     )
+
+
+def _warn_of_marks(form: CsvFormat, names: tuple[str, ...], texts: Sequence[str], sample: bytes, where: str) -> None:
+    """Name columns of text that are numbers apart from usual marks of missing values."""
+    if not texts or not any(mark.encode() in sample for mark in USUAL_MARKS):
+        return
+    found = infer_types(replace(form, missing_values=USUAL_MARKS), names, texts, sample)
+    numbers = [name for name in texts if pa.types.is_integer(found[name]) or pa.types.is_floating(found[name])]
+    if numbers:
+        logger.warning(
+            "column %r of %s is read as text, because it has marks of missing values beside numbers; to read numbers, "
+            "name the marks, such as missing_values=['NA'], and give defaults={%r: ...}.",
+            numbers[0],
+            where,
+            numbers[0],
+        )
 
 
 def _columns_to_read(source: CsvSource, request: ReadRequest, names: tuple[str, ...], where: str) -> list[str]:
