@@ -105,6 +105,10 @@ def simulated_gpu() -> Iterator[None]:
     """In the body, models that are not asked for another device are built on the simulated one."""
     if not getattr(torch, NAME, None):
         backend_registration._setup_privateuseone_for_python_backend(NAME)  # type: ignore[attr-defined]
+        # The device stays registered in this process, and `torch.random.fork_rng` asks it for its state from now on.
+        backend = getattr(torch, NAME)
+        backend.get_rng_state = lambda device: torch.empty(0)
+        backend.set_rng_state = lambda state, device: None
     choose, run = model_builder.device_of, threading.Thread.run
 
     def run_on_device(thread: threading.Thread) -> None:

@@ -302,7 +302,7 @@ def auc(
     Raises:
         InvalidValueError: An argument is none of these, or a prediction is not from 0 to 1.
 
-    >>> te.metrics.auc(torch.tensor([0, 0, 1, 1]), torch.tensor([0.1, 0.4, 0.35, 0.8])).compute()
+    >>> round(te.metrics.auc(torch.tensor([0, 0, 1, 1]), torch.tensor([0.1, 0.4, 0.35, 0.8])).compute(), 6)
     0.75
     """
     if num_thresholds != 200:
