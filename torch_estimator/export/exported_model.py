@@ -121,7 +121,7 @@ class ExportedModel:
 
         Raises:
             InvalidValueError: An input is missing, unknown, of another type or shape, or has text that is not a number.
-            ExportError: onnxruntime failed.
+            ExportError: onnxruntime failed, or an output has another number of rows than the inputs.
         """
         called = self.signature(signature)
         feeds, rows, groups = self._feeds(inputs, called)
@@ -137,6 +137,13 @@ class ExportedModel:
             if problem is not None:
                 raise self._naming_row(problem, called, feeds, rows) from error
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
+        for name, info in called.outputs.items():
+            # A server joins requests of several clients in one batch, and divides the answers by rows.
+            if results[info.tensor].shape[:1] != (rows,):
+                raise ExportError(
+                    f"{self.directory} does not answer row by row: for {rows} rows, its output {name!r} has the "
+                    f"shape {list(results[info.tensor].shape)}; the first size must be the number of rows."
+                )
         return {name: results[info.tensor] for name, info in called.outputs.items()}
 
     def _naming_row(self, problem: str, signature: Signature, feeds: Mapping[str, Array], rows: int) -> NotANumberError:
