@@ -23,9 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.export.models import Built, census_columns, model_of
+from tests.serving.row_graphs import BY_ROW, NOT_BY_ROW, write_graph
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
-from torch_estimator.errors import DataError, InvalidValueError, UserError
+from torch_estimator.errors import DataError, ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.instances import to_rows
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
@@ -572,3 +573,14 @@ def test_small_chunks_of_a_file_with_a_mark_and_returns(
     summary = predict(export, tmp_path / "rows.csv", tmp_path / "out", shards=5)
     assert (summary.predicted, summary.rejected) == (199, 1)
     assert [one["line"] for one in lines(tmp_path / "out", "errors_stats")] == [79]
+
+
+@pytest.mark.parametrize("kind", [*NOT_BY_ROW, "row by row"])
+def test_coded_strings_need_a_graph_that_answers_row_by_row(tmp_path: Path, kind: str) -> None:
+    model = EncodedModel(write_graph(tmp_path, NOT_BY_ROW.get(kind, BY_ROW), with_text=True), "predict")
+    columns = {"x": np.array([1.0, 2.0, 3.0], np.float32), "s": np.array(["a", "b", "a"], object)}
+    if kind in NOT_BY_ROW:
+        with pytest.raises(ExportError, match="does not answer row by row: for 3 rows, its output 'y' has the shape"):
+            model.predict(columns, 3)
+    else:
+        assert model.predict(columns, 3)["y"].tolist() == [1.0, 2.0, 3.0]

@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from tests.serving.row_graphs import BY_ROW, NOT_BY_ROW, write_graph
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.export.signatures import MODEL_FILE, PREDICT, SIGNATURES_FILE, Manifest, Signature, TensorInfo
 from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns, Outputs, Result
 from torch_estimator.serving.errors import RequestError
 
@@ -207,42 +205,17 @@ def test_a_model_that_fails_in_a_thread_fails_its_requests_and_no_others(executo
     assert good == [0]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "alone"),
-    [
-        ([("ReduceSum", ["x", "first"], {"keepdims": 1})], [[1.0], [2.0], [3.0]]),
-        ([("Slice", ["x", "one", "many", "first"], {})], ["error"] * 3),
-        ([("Concat", ["x", "x"], {"axis": 0})], ["error"] * 3),
-        ([("ReduceSum", ["x", "first"], {"keepdims": 0})], ["error"] * 3),
-        ([("Identity", ["x"], {})], [[1.0], [2.0], [3.0]]),
-    ],
-    ids=["one row for all", "a row is dropped", "rows twice", "no rows", "row by row"],
-)
+@pytest.mark.parametrize("kind", [*NOT_BY_ROW, "row by row"])
 def test_clients_never_get_rows_of_others_from_a_graph_that_does_not_answer_row_by_row(
-    tmp_path: Path, executor: ThreadPoolExecutor, nodes: Any, alone: list[Any]
+    tmp_path: Path, executor: ThreadPoolExecutor, kind: str
 ) -> None:
-    ((kind, given, settings),) = nodes
-    constants = [
-        numpy_helper.from_array(np.array([value]), name) for name, value in (("first", 0), ("one", 1), ("many", 99))
-    ]
-    graph = helper.make_graph(
-        [helper.make_node(kind, given, ["y"], **settings)],
-        "rows",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    x, y = (TensorInfo(dtype="DT_FLOAT", shape=(-1,), tensor=name) for name in "xy")
-    signatures = {"predict": Signature(method_name=PREDICT, inputs={"x": x}, outputs={"y": y})}
-    manifest = Manifest(signatures=signatures, receiver="raw_features", producer="tests", version="1", global_step=1)
-    (tmp_path / MODEL_FILE).write_bytes(model.SerializeToString())
-    (tmp_path / SIGNATURES_FILE).write_text(manifest.to_json())
-    exported = ExportedModel.load(tmp_path)
-    if kind != "Identity":
+    exported = write_graph(tmp_path, NOT_BY_ROW.get(kind, BY_ROW))
+    if kind in NOT_BY_ROW:
         with pytest.raises(ExportError, match="does not answer row by row: for 3 rows, its output 'y' has the shape"):
             exported.predict({"x": [1.0, 2.0, 3.0]})
     limits = BatchLimits(max_batch=8, max_delay_secs=0.0, max_queue=100, timeout_secs=60.0)
     shared = Batcher(exported.predict, limits, executor, fast_rows=8)
     answers = run(lambda: together(*(shared.predict({"x": [value]}, "predict", 1) for value in (1.0, 2.0, 3.0))))
+    # The sum of one row is the row.
+    alone: list[Any] = [[1.0], [2.0], [3.0]] if kind in ("one row for all", "row by row") else ["error"] * 3
     assert ["error" if isinstance(one, Exception) else one for one in answers] == alone

@@ -137,14 +137,9 @@ class ExportedModel:
             if problem is not None:
                 raise self._naming_row(problem, called, feeds, rows) from error
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
-        for name, info in called.outputs.items():
-            # A server joins requests of several clients in one batch, and divides the answers by rows.
-            if results[info.tensor].shape[:1] != (rows,):
-                raise ExportError(
-                    f"{self.directory} does not answer row by row: for {rows} rows, its output {name!r} has the "
-                    f"shape {list(results[info.tensor].shape)}; the first size must be the number of rows."
-                )
-        return {name: results[info.tensor] for name, info in called.outputs.items()}
+        outputs = {name: results[info.tensor] for name, info in called.outputs.items()}
+        check_rows(outputs, rows, self.directory)
+        return outputs
 
     def _naming_row(self, problem: str, signature: Signature, feeds: Mapping[str, Array], rows: int) -> NotANumberError:
         """Return the error for text that is not a number; find the first row that has one by running halves.
@@ -274,6 +269,22 @@ def find_export(path: files.PathLike) -> tuple[str, int]:
         hint = f"; name {' or '.join(below)}" if below else saved_model_hint(directory)
         raise ExportError(f"there is no export in {directory}: it {problem}{hint}.")
     return files.join(directory, max(numbered, key=int)), len(numbered)
+
+
+def check_rows(outputs: Mapping[str, Any], rows: int, what: str) -> None:
+    """Check that outputs have a row for each row of the input.
+
+    A server joins requests of several clients in one batch, and divides the answers by rows.
+
+    Raises:
+        ExportError: An output has another number of rows; `what` is the export for the message.
+    """
+    for name, array in outputs.items():
+        if array.shape[:1] != (rows,):
+            raise ExportError(
+                f"{what} does not answer row by row: for {rows} rows, its output {name!r} has the shape "
+                f"{list(array.shape)}; the first size must be the number of rows."
+            )
 
 
 def saved_model_hint(directory: str) -> str:

@@ -38,7 +38,7 @@ _SETTINGS = (
 )
 _NORMALIZER = "normalizer_fn"
 
-# A list with at most this many characters is told in full, so that a message can show what has changed.
+# Show a list of at most this many characters whole, so that a message can say what has changed.
 _MOST_CHARACTERS = 80
 
 

@@ -54,6 +54,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._received = data
         super().data_received(data)
+        self._received = b""
         # uvicorn makes the scope at the first byte of a request, and gives it a method when its headers are complete.
         if self.scope is not None and "method" in self.scope:
             self._unfinished = 0

@@ -254,7 +254,7 @@ class Extreme:
     """The larger or smaller of two integers. onnxruntime 1.31 gives wrong ones for Max and Min above 2**31.
 
     Attributes:
-        kind: Comparison with the other number of the one that is taken.
+        kind: Comparison of the chosen number with the other one.
     """
 
     kind: Literal["Greater", "Less"]

@@ -260,6 +260,7 @@ class _CsvReader(Reader):
             **self.signature(),
             "versions": [file_version(file.url) for file in self._files],
             "types": types,
+            # Caches of earlier versions know no missing_values.
             "format": repr(schema.format).replace(", missing_values=()", ""),
             "defaults": {name: repr(value) for name, value in schema.defaults.items()},
         }

@@ -160,7 +160,7 @@ def resolve_schema(
 
 def _warn_of_marks(form: CsvFormat, names: tuple[str, ...], texts: Sequence[str], sample: bytes, where: str) -> None:
     """Name columns of text that are numbers apart from usual marks of missing values."""
-    if not texts or not any(mark.encode() in sample for mark in USUAL_MARKS):
+    if not texts:
         return
     found = infer_types(replace(form, missing_values=USUAL_MARKS), names, texts, sample)
     numbers = [name for name in texts if pa.types.is_integer(found[name]) or pa.types.is_floating(found[name])]

@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.export.exported_model import ExportedModel, open_session
+from torch_estimator.export.exported_model import ExportedModel, check_rows, open_session
 from torch_estimator.export.feeds import as_tensor, filled
 from torch_estimator.export.signatures import MODEL_FILE
 from torch_estimator.serving.batch_prediction.columns import Array, Texts
@@ -73,7 +73,7 @@ class EncodedModel:
 
         Raises:
             InvalidValueError: A column cannot be used.
-            ExportError: onnxruntime failed.
+            ExportError: onnxruntime failed, or an output has another number of rows.
         """
         feeds: dict[str, Array] = {}
         for name, info in self._signature.inputs.items():
@@ -95,11 +95,9 @@ class EncodedModel:
             raise ExportError(f"the model could not be run: {files.reason(error)}.") from error
         outputs: dict[str, Array | Texts] = {}
         for name, info in self._signature.outputs.items():
-            if info.tensor in self._coded:
-                codes, distinct = self._coded[info.tensor]
-                outputs[name] = Texts(distinct, results[codes] % len(distinct))
-            else:
-                outputs[name] = results[info.tensor]
+            codes, distinct = self._coded.get(info.tensor, (info.tensor, None))
+            check_rows({name: results[codes]}, rows, "the model")
+            outputs[name] = results[codes] if distinct is None else Texts(distinct, results[codes] % len(distinct))
         return outputs
 
 
