@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from torch_estimator.errors import ExportError, UserError
+from torch_estimator.export import large_integers
 from torch_estimator.export.graph import APART_BYTES, OPSETS, GraphBuilder
 from torch_estimator.export.recurrent import exported_rnns, translations
 from torch_estimator.export.signatures import DATA_FILE
@@ -103,6 +104,7 @@ def inline(
                 error, root, lambda: torch.export.export(root, examples, dynamic_shapes=shapes, strict=False)
             )
         raise ExportError(f"{what} cannot be exported to ONNX: {problem}.") from error
+    large_integers.replace(program.model)  # type: ignore[union-attr]
     apart = _set_apart(program.model)  # type: ignore[union-attr]
     model = program.model_proto  # type: ignore[union-attr]
     if model.functions:
