@@ -83,16 +83,30 @@ def check_finite(variables: Mapping[str, Tensor]) -> None:
             raise NotFinite(name, math.isnan(least))
 
 
-def end_for_loss(context: RunContext, loss: float) -> None:
+def end_for_loss(context: RunContext, loss: float, in_batch: str | None = None) -> None:
     """End training because a loss is NaN or infinite: raise an error, or only log the reason.
+
+    Args:
+        context: State of the run.
+        loss: The loss.
+        in_batch: What is not finite in its batch, empty if nothing is; None if that is not known.
 
     Raises:
         NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.
     """
+    if in_batch:
+        cause = f"in its batch, {in_batch}: give missing numbers a value, or leave such rows out"
+    else:
+        cause = "try a smaller learning rate or look for invalid values in the input"
+        if in_batch is not None:
+            cause = (
+                "try a smaller learning rate, or look for operations of the model whose result is not finite, such as "
+                "log at 0: the numbers that this process has read for it are finite"
+            )
     _end(
         context,
-        f"The loss became {_word(math.isnan(loss))} at global step {context.global_step}; try a smaller learning rate "
-        "or look for invalid values in the input. The last checkpoint holds the state before it.",
+        f"The loss became {_word(math.isnan(loss))} at global step {context.global_step}; {cause}. "
+        "The last checkpoint holds the state before it.",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import FunctionType, MethodType
@@ -67,6 +67,7 @@ def run_training(
     context: RunContext,
     last_step: int | None,
     hooks: Sequence[Hook],
+    look: Callable[[int, int], str | None] = lambda taken, back: None,
 ) -> TrainingResult:
     """Train until ``last_step`` or the end of the input, or until a hook or a signal asks to stop.
 
@@ -75,6 +76,9 @@ def run_training(
         context: State of the run. Its global step is the step to start from, and is updated after every step.
         last_step: Global step to stop at, or None.
         hooks: The hooks, called in this order. Only for ``end``, the hook that saves the last checkpoint comes first.
+        look: Returns what is not finite in the batch of a loss that is not, or None if the batch is gone. Its arguments
+            are the number of steps that the last call of `Steps.take` took, and how many steps later than the loss the
+            last of them was.
 
     Raises:
         NanLossDuringTrainingError: A loss, or a trained variable that was to be saved, is NaN or infinite, and
@@ -85,7 +89,7 @@ def run_training(
     for hook in hooks:
         hook.begin(context)
     schedule = HookSchedule(hooks)
-    watch = _LossWatch(context)
+    watch = _LossWatch(context, look)
     foreign = _ForeignHooks()
     reason = StopReason.LAST_STEP
     while not context.damaged and (last_step is None or context.global_step < last_step):
@@ -161,8 +165,9 @@ class _LossWatch:
     checked together: before hooks are called, and every `_MOST_UNSEEN` steps.
     """
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, look: Callable[[int, int], str | None]) -> None:
         self._context = context
+        self._look = look
         self._unseen: list[Tensor] = []
 
     def sees_damage(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
@@ -174,7 +179,7 @@ class _LossWatch:
         """
         if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].is_cuda):
             # The last loss is enough: `Steps.take` stops at the first loss that is not finite.
-            loss = float(losses[-1])
+            loss, back = float(losses[-1]), 0
         else:
             self._unseen += [loss.detach() for loss in losses if isinstance(loss, Tensor)]
             if not self._unseen or not (at_once or len(self._unseen) >= _MOST_UNSEEN):
@@ -182,10 +187,11 @@ class _LossWatch:
             seen = torch.stack(self._unseen)
             bad = seen.isfinite().logical_not().nonzero()
             first = int(bad[0]) if len(bad) else len(seen) - 1
-            self._context.global_step -= len(seen) - 1 - first
+            back = len(seen) - 1 - first
+            self._context.global_step -= back
             loss = float(seen[first])
             self._unseen = []
         if math.isfinite(loss):
             return False
-        end_for_loss(self._context, loss)
+        end_for_loss(self._context, loss, self._look(len(losses), back))
         return True

@@ -37,6 +37,7 @@ from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
 from torch_estimator.train.model import Model, SizedByInput
 from torch_estimator.train.model_builder import ModelBuilder, ModelFn
+from torch_estimator.train.not_finite import not_finite_in
 from torch_estimator.train.optimizers import NUMBERS, OptimizerNumbers, Schedules
 from torch_estimator.train.preemption import ending_on_signals, stop_signal
 from torch_estimator.train.progress import ProgressBar, ProgressHook
@@ -125,6 +126,7 @@ class Training:
         self.saver: TrainingSaver | None = None
         self._builder = builder
         self._make_runner = make_runner
+        self._last_batches: Batches | None = None
         self._numbers = OptimizerNumbers(())
         self._input_ended = self._input_failed = self._may_start_over = False
 
@@ -248,7 +250,9 @@ class Training:
                 *(hook for hook in self.hooks if hook.after_saving),
             ]
             with session.steps(self, context) as steps:
-                result = run_training(steps, context=context, last_step=self.last_step, hooks=all_hooks)
+                result = run_training(
+                    steps, context=context, last_step=self.last_step, hooks=all_hooks, look=self._look_for_not_finite
+                )
                 if self._input_failed and result.reason is StopReason.END_OF_INPUT:
                     result = replace(result, reason=StopReason.PREEMPTED)
                 result = session.end(result)
@@ -304,6 +308,8 @@ class Training:
         Args:
             most: Maximum number of batches. Fewer are returned if the next ones are not in one block of memory.
         """
+        # Free the memory of the batches before the next ones are read.
+        self._last_batches = None
         try:
             batches = self._read(most)
         except Exception as error:
@@ -326,7 +332,20 @@ class Training:
             self._input_ended = True
             return None
         self.model.note_structure(batches.whole)
+        self._last_batches = batches
         return batches
+
+    def _look_for_not_finite(self, taken: int, back: int) -> str | None:
+        """Return what is not finite in a batch, or None if it is gone; see `run_training`.
+
+        Args:
+            taken: Number of steps taken with the last batches.
+            back: Number of the batch, counted backwards from the last one of them that was used.
+        """
+        number = taken - 1 - back
+        if self._last_batches is None or not 0 <= number < self._last_batches.count:
+            return None
+        return not_finite_in(self._last_batches.batch(number), self.model.spec.transform)
 
     def slots(self) -> dict[str, Tensor]:
         """Return the optimizers' state tensors by their names in checkpoints."""
