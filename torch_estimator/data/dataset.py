@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from torch_estimator.data.sources.csv import csv_source
 from torch_estimator.data.sources.input_files import Files
 from torch_estimator.data.sources.iterable import IterableSource
 from torch_estimator.data.sources.memory import (
+    MemorySource,
     arrow_table,
     check_same_index,
     frame_columns,
@@ -1028,6 +1030,29 @@ class Dataset:
             endless = (endless and not isinstance(operation, Take)) or operation == Repeat(count=None)
         return endless
 
+    def __len__(self) -> int:
+        """Return the number of rows, or of batches after `batch`, of data in memory.
+
+        Raises:
+            TypeError: The number is not known before the rows are read, as of files and after `filter`; or the rows are
+                repeated without end.
+
+        >>> data = te.data.Dataset.from_arrays({"x": [1, 2, 3, 4, 5]})
+        >>> len(data), len(data.batch(2)), len(data.repeat(2).batch(2, drop_remainder=True))
+        (5, 3, 5)
+        """
+        if self.is_endless:
+            raise InvalidTypeError(f"{self!r} has no length, because its rows are repeated without end.")
+        size: float | None = self._source.rows if isinstance(self._source, MemorySource) else None
+        for operation in self._operations:
+            size = None if size is None else _count_after(operation, size)
+        if size is None:
+            raise InvalidTypeError(f"the length of {self!r} is not known before it is read; count in a loop over it.")
+        return int(size)
+
+    def __bool__(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         steps = [described_source(self._source), *(described_operation(one) for one in self._operations)]
         return f"<Dataset: {' | '.join(steps)}>"
@@ -1043,6 +1068,24 @@ class Dataset:
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
+
+
+def _count_after(operation: Operation, size: float) -> float | None:
+    """Return the number of rows or batches after an operation on `size` of them; None if that is not known."""
+    match operation:
+        case Batching(size=rows, drop_remainder=drop):
+            return size // rows if drop else -(-size // rows)
+        case Repeat(count=count):
+            return size * (math.inf if count is None else count)
+        case Skip(count=count):
+            return max(0, size - count)
+        case Take(count=count):
+            return min(size, count)
+        case Shard(num_shards=shards, index=index):
+            return max(0, -(-(size - index) // shards))
+        case Shuffle() | Cache() | Prefetch() | Map() | Label() | ClassWeight():
+            return size
+    return None
 
 
 def _check_datasets(method: str, datasets: Sequence[Any]) -> None:
