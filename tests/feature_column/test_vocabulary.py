@@ -78,10 +78,37 @@ def test_blanks_around_every_value_are_warned_of_once(buckets: int, caplog: pyte
     column = fc.categorical_column_with_vocabulary_list("work", ["Private", "State-gov"], num_oov_buckets=buckets)
     transform = fc.FeatureTransform([column])
     transform({"work": np.array(["Self-emp", "", "Private"])})
-    transform({"work": np.array(["Self-emp", "", " "])})
+    transform({"work": np.array(["", " "])})
     assert not caplog.messages
     for _ in range(2):
         transform({"work": np.array([" Self-emp", " Private", ""])})
     (message,) = caplog.messages
     assert "Column 'work' knows none" in message
     assert "would know ' Private'" in message
+
+
+def test_a_vocabulary_that_knows_no_value_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    transform = fc.FeatureTransform([fc.categorical_column_with_vocabulary_list("sex", ["M", "F", "O", "X"])])
+    transform({"sex": np.array(["m"])})
+    transform({"sex": np.array(["", ""])})
+    transform({"sex": np.array(["m", "M"])})
+    assert not caplog.messages
+    for _ in range(2):
+        transform({"sex": np.array(["male", "female", "", "male"])})
+    assert caplog.messages == [
+        "Column 'sex' knows none of the values that it has read, such as 'female', 'male'; its vocabulary has 'M', "
+        "'F', 'O', …. Check their spelling, or give num_oov_buckets."
+    ]
+
+
+def test_integers_that_a_vocabulary_does_not_know_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    fc.FeatureTransform([fc.categorical_column_with_vocabulary_list("code", [10, 20])])({"code": np.array([1, 2, 3])})
+    (message,) = caplog.messages
+    assert "such as 1, 2, 3; its vocabulary has 10, 20. " in message
+
+
+def test_buckets_for_unknown_values_need_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    column = fc.categorical_column_with_vocabulary_list("sex", ["M", "F"], num_oov_buckets=2)
+    other = fc.categorical_column_with_vocabulary_list("code", ["a", "b"], default_value=1)
+    fc.FeatureTransform([column, other])({"sex": np.array(["male", "female"]), "code": np.array(["x", "y"])})
+    assert not caplog.messages

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from torch_estimator.data import arrow
-from torch_estimator.errors import RowError
+from torch_estimator.errors import InvalidTypeError, RowError
 from torch_estimator.feature_column.chunk import Chunk
 from torch_estimator.feature_column.column import Encoders
 from torch_estimator.feature_column.dense_features import make_table
@@ -116,6 +116,11 @@ class SequenceFeatures(nn.Module):
 
     def __init__(self, layout: InputLayout) -> None:
         super().__init__()
+        if not isinstance(layout, InputLayout):
+            raise InvalidTypeError(
+                "SequenceFeatures takes the layout FeatureTransform(sequence_columns=columns).sequence, but got "
+                f"{layout!r}; te.experimental.RNNEstimator takes the columns themselves."
+            )
         self.layout = layout
         self.width = layout.width
         self.tables = nn.ModuleList(make_table(table, VARIABLE_SCOPE) for table in layout.tables)

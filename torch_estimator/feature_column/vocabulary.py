@@ -97,8 +97,8 @@ class VocabularyListCategoricalColumn(KeyColumn):
         def known_ids(values: Sequence[Any]) -> Int64Array:
             nonlocal has_warned
             ids = np.fromiter((places.get(value, other) for value in values), np.int64, len(values))
-            if self.dtype == "string" and not has_warned and ids.max(initial=MISSING) == NOT_IN_VOCABULARY:
-                has_warned = self._warn_of_blanks(values, places)
+            if not has_warned and ids.max(initial=MISSING) == NOT_IN_VOCABULARY:
+                has_warned = self._warn_of_unknown([value for value in values if value not in places], places)
             return ids
 
         if not self.num_oov_buckets:
@@ -115,17 +115,27 @@ class VocabularyListCategoricalColumn(KeyColumn):
 
         return ids_of
 
-    def _warn_of_blanks(self, values: Sequence[str], places: Mapping[str, int]) -> bool:
-        """Warn if one of some unknown values would be known without the blanks around it; return whether it would."""
-        padded = next((value for value in values if places.get(value.strip(), MISSING) >= 0), None)
-        if padded is None:
+    def _warn_of_unknown(self, values: Sequence[Any], places: Mapping[Any, int]) -> bool:
+        """Warn that all values are unknown, unless there is only one; return whether a warning was logged."""
+        texts = values if self.dtype == "string" else ()
+        padded = next((value for value in texts if places.get(value.strip(), MISSING) >= 0), None)
+        if padded is not None:
+            logger.warning(
+                "Column %r knows none of the values that it has read, but would know %r without its blanks. Strip the "
+                "values where they are read, for example in a function for Dataset.map.",
+                self.key,
+                padded,
+            )
+        elif len(set(values)) > 1 and not self.num_oov_buckets:
+            logger.warning(
+                "Column %r knows none of the values that it has read, such as %s; its vocabulary has %s. Check their "
+                "spelling, or give num_oov_buckets.",
+                self.key,
+                ", ".join(map(repr, sorted(set(values))[:3])),
+                ", ".join(map(repr, self.vocabulary_list[:3])) + (", …" if len(self.vocabulary_list) > 3 else ""),
+            )
+        else:
             return False
-        logger.warning(
-            "Column %r knows none of the values that it has read, but would know %r without its blanks. Strip the "
-            "values where they are read, for example in a function for Dataset.map.",
-            self.key,
-            padded,
-        )
         return True
 
     def lower(self, lowering: Lowering) -> str:

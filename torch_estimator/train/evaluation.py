@@ -138,6 +138,8 @@ def _evaluate_batches(
                 fusion.hooks_were_called()
             context.observe = False
             _show_progress(bar, range(before + 1, scores.batches + 1), steps)
+        if steps is not None and scores.batches >= steps and not dataset.is_endless and next(batches, None) is not None:
+            logger.info("Evaluated the first %d batches of the input, which has more; steps=None takes all.", steps)
 
 
 def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
