@@ -159,3 +159,51 @@ def test_weights_for_labels_of_another_kind_are_refused() -> None:
     rows = Dataset.from_arrays({"x": np.arange(4)}, np.arange(4) % 2).class_weight({"1": 3.0}, "weight").batch(2)
     with pytest.raises(DataError, match="class_weight has weights for '1', but labels like 0; give the keys"):
         list(rows)
+
+
+def classifier(tmp_path: Path, **settings: Any) -> te.Estimator:
+    return te.LinearClassifier([te.feature_column.numeric_column("x")], str(tmp_path), **settings)
+
+
+def two_classes(names: tuple[Any, Any] = (0, 1)) -> Dataset:
+    return Dataset.from_arrays({"x": np.arange(8)}, [names[row % 2] for row in range(8)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "by_label", "message"),
+    [
+        (
+            {"label_vocabulary": ["no", "yes"]},
+            ("no", "yes"),
+            {"yess": 3.0},
+            r"for 'yess', which .* classes: no, yes\.$",
+        ),
+        ({"label_vocabulary": ["no", "yes"]}, ("no", "yes"), {"yes": 1, "No": 3}, r"for 'No', which .*: no, yes\.$"),
+        ({}, (0, 1), {2: 3.0}, r"a weight for 2, which is none of the model's classes: 0, 1\.$"),
+        ({}, (0, 1), {0.5: 3.0}, r"a weight for 0\.5, which is none"),
+        ({"n_classes": 30}, (0, 1), {-1: 3.0}, r"a weight for -1, which .*: 0, 1, 2, .*, 19, …\.$"),
+    ],
+)
+def test_classes_that_the_model_does_not_have_are_refused(
+    settings: Any, names: Any, by_label: Any, message: str, tmp_path: Path
+) -> None:
+    data = two_classes(names).class_weight(by_label).batch(2)
+    estimator = classifier(tmp_path, weight_column="weight", **settings)
+    for run in (lambda: estimator.train(lambda: data), lambda: estimator.evaluate(lambda: data)):
+        with pytest.raises(InvalidValueError, match=message):
+            run()
+        estimator.train(lambda: two_classes(names).class_weight({}).batch(2), steps=1)
+
+
+@pytest.mark.parametrize("column", [None, "other"])
+def test_weights_that_the_model_does_not_read_are_refused(column: str | None, tmp_path: Path) -> None:
+    data = two_classes().class_weight({1: 3.0}).batch(2)
+    reads = "no column" if column is None else "'other'"
+    message = f"makes the column 'weight', but the model reads its weights from {reads}; give it weight_column='weight'"
+    with pytest.raises(InvalidValueError, match=message):
+        classifier(tmp_path, weight_column=column).train(lambda: data)
+
+
+def test_true_false_and_floats_are_classes(tmp_path: Path) -> None:
+    data = two_classes().class_weight({True: 3.0, 0.0: 1.0}).batch(2)
+    classifier(tmp_path, weight_column="weight").train(lambda: data)

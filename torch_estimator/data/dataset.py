@@ -1070,6 +1070,13 @@ class Dataset:
         return replace(self, _operations=(*self._operations, operation))
 
 
+def check_class_weights(dataset: Dataset, head: Any) -> None:
+    """Check that a model's head can use the weights of `Dataset.class_weight`; see `ClassWeight.check_head`."""
+    for operation in dataset._operations:
+        if isinstance(operation, ClassWeight):
+            operation.check_head(head)
+
+
 def _count_after(operation: Operation, size: float) -> float | None:
     """Return the number of rows or batches after an operation on `size` of them; None if that is not known."""
     match operation:

@@ -20,7 +20,7 @@ from torch_estimator.checkpoint.sharded_tensors import check_whole, copy_saved
 from torch_estimator.checkpoint.tensorflow import IMPORTED, WEIGHTS_ONLY
 from torch_estimator.checkpoint.variables import named_slots, named_variables, non_persistent_names, restore_slots
 from torch_estimator.checkpoint.warm_start import warm_start
-from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.dataset import Dataset, check_class_weights
 from torch_estimator.data.feature_structure import Structure, describe
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -111,6 +111,8 @@ class Model:
         # Do not prefetch if the input runs code of the user. That code may draw from torch's random generator, as the
         # training step does. In two threads, chance would decide which of them draws first.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
+        if self.spec.mode != ModeKeys.PREDICT:
+            check_class_weights(dataset, self.head)
         if self._seen is not None and self.spec.mode != ModeKeys.PREDICT:
             self._host.note = self._seen.note
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)

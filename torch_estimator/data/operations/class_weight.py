@@ -69,6 +69,27 @@ class ClassWeight:
         """Return a stream of the chunks of `upstream` with the column of weights added."""
         return ChunkMapStream(self.apply, upstream)
 
+    def check_head(self, head: Any) -> None:
+        """Check that a head knows the classes and reads the column.
+
+        Raises:
+            InvalidValueError: The head has no such class, or no loss reads the column.
+        """
+        if self.column not in head.weight_columns.values() and not getattr(head, "wants_features", False):
+            reads = " and ".join(map(repr, head.weight_columns.values())) or "no column"
+            raise InvalidValueError(
+                f"class_weight makes the column {self.column!r}, but the model reads its weights from {reads}; give it "
+                f"weight_column={self.column!r}."
+            )
+        classes: list[str] = getattr(head, "class_names", None) or []
+        for label in self.weights if classes else ():
+            name = label if isinstance(label, str) else f"{label:g}" if label != int(label) else str(int(label))
+            if name not in classes:
+                raise InvalidValueError(
+                    f"class_weight has a weight for {label!r}, which is none of the model's classes: "
+                    f"{', '.join(classes[:20])}{', …' if len(classes) > 20 else ''}."
+                )
+
     def signature(self) -> str:
         """Return an empty string, since a saved position stays valid if the weights change."""
         return ""
