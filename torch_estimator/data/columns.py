@@ -26,7 +26,8 @@ Columns: TypeAlias = dict[str, Column]
 
 MISSING = "the value is missing and has no default"
 DEFAULT_CURE = "; give one, as defaults={{{!r}: 0}} does"
-"""The problem of a missing number, and what to do about it in a file; it is formatted with the name of the column."""
+LABEL_CURE = "; read it with defaults={{{!r}: float('nan')}}, and leave such rows out with filter"
+"""The problem of a missing number, and what to do about it in a file; to be formatted with the name of the column."""
 
 STRINGS = pa.dictionary(pa.int32(), pa.string())
 """The Arrow type for columns of strings."""

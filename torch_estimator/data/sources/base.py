@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
-from torch_estimator.data.columns import Array
+from torch_estimator.data.columns import DEFAULT_CURE, LABEL_CURE, Array
 from torch_estimator.data.label import Label
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import InvalidValueError
@@ -82,6 +82,10 @@ class ReadRequest:
         """
         labels = self.label.columns if self.label is not None else ()
         return {name: value for name, value in {**self.missing, **given}.items() if name not in labels}
+
+    def cure(self, name: str) -> str:
+        """Return what the error for a missing number of a column says at its end, to format with the name."""
+        return LABEL_CURE if self.label is not None and name in self.label.columns else DEFAULT_CURE
 
     def labelled(self, chunk: Chunk) -> Chunk:
         """Return a chunk with the label columns moved from its features to its labels, if the request has a label.

@@ -52,7 +52,7 @@ class CsvParser:
             options = _convert_options(types, self.schema.format)
         if _is_blank(data):
             return {name: pa.array([], kind) for name, kind in types.items()}
-        table = _read(data, self.schema.names, self._parse_options, options)
+        table = self._read_rows(data, types, options)
         if self.schema.format.joins_lines(bytes(data), table.num_rows):
             raise pa.ArrowInvalid("A quoted field does not end on its line")
         return {name: self._checked(_one_array(table.column(name)), name) for name in types}
@@ -112,6 +112,27 @@ class CsvParser:
                 return f"column {name!r}: {_shorten(value)} is not {type_in_words(kind)}{hint}"
         return first_words(error)
 
+    def _read_rows(
+        self, data: bytes | memoryview, types: Mapping[str, pa.DataType], options: arrow_csv.ConvertOptions
+    ) -> pa.Table:
+        form = self.schema.format
+        try:
+            return _read(data, self.schema.names, self._parse_options, options)
+        except pa.ArrowInvalid:
+            integers = {name: kind for name, kind in types.items() if pa.types.is_integer(kind)}
+            if not integers or b"+" not in bytes(data):
+                raise
+        # Arrow takes no integers with a plus sign, so read them as text.
+        options = _convert_options({**types, **dict.fromkeys(integers, pa.string())}, form)
+        table = _read(data, self.schema.names, self._parse_options, options)
+        for name, kind in integers.items():
+            texts = table.column(name)
+            missing = pc.is_in(texts, pa.array(["", *form.missing_values]))
+            digits = pc.replace_substring_regex(texts, r"^\s*(?:\+(\d+)|(-?\d+))\s*$", r"\1\2")
+            numbers = pc.if_else(missing, None, digits).cast(kind)
+            table = table.set_column(table.schema.get_field_index(name), name, numbers)
+        return table
+
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
         if not pa.types.is_floating(array.type) or is_nan(self.schema.defaults.get(name)) or is_finite(array):
             return array
@@ -142,7 +163,32 @@ def infer_types(
     except pa.ArrowInvalid:
         # The lines cannot be parsed. Return any types: the reader parses the lines again and raises a full error.
         return {name: pa.string() for name in columns}
-    return {name: table.schema.field(name).type for name in columns}
+    types = {name: table.schema.field(name).type for name in columns}
+    return types | _types_of_signs(form, names, types, sample)
+
+
+def _types_of_signs(
+    form: CsvFormat, names: Sequence[str], types: Mapping[str, pa.DataType], sample: bytes
+) -> dict[str, pa.DataType]:
+    """Return the types of columns for which Arrow infers others than TensorFlow does.
+
+    Integers with a plus sign are integers, and ``0x1F`` is text.
+    """
+    plus = [name for name, kind in types.items() if pa.types.is_floating(kind) and b"+" in sample]
+    hexadecimal = [name for name, kind in types.items() if pa.types.is_integer(kind) and b"0x" in sample.lower()]
+    if not plus and not hexadecimal:
+        return {}
+    texts = _convert_options(dict.fromkeys((*plus, *hexadecimal), pa.string()), form)
+    table = _read(sample, names, _parse_options(form), texts)
+    marks = pa.array(["", *form.missing_values])
+    found: dict[str, pa.DataType] = {}
+    for name in (*plus, *hexadecimal):
+        values = pc.utf8_trim_whitespace(table.column(name).filter(pc.invert(pc.is_in(table.column(name), marks))))
+        if name in hexadecimal and pc.any(pc.match_substring_regex(values, "^0[xX]")).as_py():
+            found[name] = pa.string()
+        if name in plus and pc.all(pc.match_substring_regex(values, r"^[+-]?\d{1,18}$")).as_py():
+            found[name] = pa.int64()
+    return found
 
 
 def split_lists(fields: pa.DictionaryArray, separator: str, value_type: pa.DataType, name: str) -> pa.ListArray:

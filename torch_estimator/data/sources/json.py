@@ -21,7 +21,7 @@ from torch_estimator.data.column_types import (
     schema_types,
     type_of_default,
 )
-from torch_estimator.data.columns import DEFAULT_CURE, Array, Column, from_arrow
+from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source
@@ -221,7 +221,7 @@ class _JsonReader(Reader):
     def _column(self, name: str, array: pa.Array) -> Column:
         try:
             default, missing = self._defaults.get(name), self._missing.get(name)
-            return from_arrow(array, name=name, default=default, missing=missing, cure=DEFAULT_CURE)
+            return from_arrow(array, name=name, default=default, missing=missing, cure=self._request.cure(name))
         except RowError:
             raise
         except InvalidValueError as error:
