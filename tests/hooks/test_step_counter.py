@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,34 @@ def test_a_summary_goes_into_the_file_of_the_run(tmp_path: Path) -> None:
     line(tmp_path).train(points, steps=3, hooks=[te.StepCounterHook(every_n_steps=1)])
     assert [point.step for point in read_scalars(tmp_path)["global_step/sec"]] == [2, 3]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("cluster", "whose"),
+    [
+        ({"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}, " (all workers together)"),
+        ({"chief": ["a:1"], "ps": ["c:1"]}, ""),
+        ({"chief": ["a:1"], "worker": ["b:1"]}, ""),
+    ],
+)
+def test_the_log_says_if_the_speed_is_that_of_all_workers(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    cluster: dict[str, list[str]],
+    whose: str,
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
+    caplog.set_level(logging.INFO, "torch_estimator")
+    seconds = iter([0.0, 0.5])
+    hook = te.StepCounterHook(output_dir=str(tmp_path), clock=lambda: next(seconds))
+    context = te.RunContext(global_step=1)
+    hook.begin(context)
+    hook.after_step(context)
+    context.global_step = 101
+    hook.after_step(context)
+    context.summary_writer(str(tmp_path)).close()
+    assert caplog.messages == [f"global_step/sec: 200{whose}"]
 
 
 def test_numbers_must_be_positive() -> None:

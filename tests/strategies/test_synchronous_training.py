@@ -403,12 +403,15 @@ def test_a_process_that_hangs_is_named_by_the_others(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     arguments = (tmp_path, 16, 30, "repeat=1", "worker=12", "does=hangs", "silence=0.2")
     chief, worker = (cluster.start(task, *arguments) for task in cluster.tasks)
-    for line in chief.stdout:
-        if re.search(r"chief 0 has been waiting for worker 0 for \d+ s;", line):
-            break
+    port = cluster.spec["chief"][0].partition(":")[2]
+    read_until(chief, f"chief 0 listens on port {port} (all interfaces, *).")
+    for _ in range(3):
+        read_until(chief, "chief 0 has been waiting for worker 0 for ")
     (tmp_path / "go").touch()
-    for result in ended([chief, worker]):
+    results = ended([chief, worker])
+    for result in results:
         assert result.status == 0, result.output
+    assert len(re.findall("worker 0 is back; chief 0 had waited for it for", results[0].output)) == 1
     assert max(checkpoint_steps(tmp_path)) == 30
 
 

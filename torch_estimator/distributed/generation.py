@@ -15,6 +15,7 @@ must not be mistaken for a current one. The module `rendezvous` says which proce
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import time
 from collections.abc import Collection, Iterable
@@ -26,6 +27,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.task import Task
 from torch_estimator.distributed.heartbeat import beats_of
+
+logger = logging.getLogger("torch_estimator")
 
 FILE_PREFIX = "file:"
 """Prefix of the address of a store that is a file."""
@@ -239,6 +242,9 @@ def open_store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
         else:
             is_chief = task.rank == 0
             _OPEN_STORES[address] = TCPStore(*address, is_master=is_chief, timeout=timeout, wait_for_workers=False)
+            if is_chief:
+                # torch's store listens on all interfaces, whatever the host is.
+                logger.info("%s listens on port %d (all interfaces, *).", task, address[1])
     return _OPEN_STORES[address]
 
 

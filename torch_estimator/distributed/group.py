@@ -157,7 +157,7 @@ class Group:
         if isinstance(lost, PeerBack):
             logger.info("%s", lost)
         else:
-            logger.warning("%s; waiting for it to come back.", lost)
+            logger.warning("%s; waiting for it to come back.", str(lost).removesuffix("."))
         self.form(status, may_miss=may_miss)
 
     def _check_over(self) -> None:

@@ -14,7 +14,8 @@ that names
    and only a part of its message was sent;
 3. the chief, if the store does not answer: the chief's process serves the store, so that process is suspended.
 
-The heartbeat only logs. It never ends a process, because a peer may be slow for a good reason, such as a long
+The warning is repeated after twice the time, and so on; when the collective completes, a line says that the peers are
+back. The heartbeat only logs. It never ends a process, because a peer may be slow for a good reason, such as a long
 evaluation.
 """
 
@@ -66,8 +67,10 @@ class Heartbeat:
         self._collectives = self._beats = 0
         self._waiting_since: float | None = None
         self._request_sent_at: float | None = None
-        # The number of the collective for which the last warning was logged. Each collective gets one warning only.
-        self._warned_of = 0
+        # The next warning is due after this number of seconds in the collective; each warning doubles it.
+        self._warn_after_secs = silence_secs
+        # Peers that the last warning about the current collective named.
+        self._late: Sequence[int] = ()
         # Set once all peers have entered a collective: its number, the time when this was first seen, and the number of
         # heartbeats that each peer had published by then.
         self._complete: tuple[int, float, dict[int, int]] | None = None
@@ -83,11 +86,19 @@ class Heartbeat:
     def enter_collective(self) -> None:
         """Record that this process enters a collective, and begin to measure how long the process waits there."""
         self._collectives += 1
+        self._warn_after_secs = self._silence_secs
         self._waiting_since = time.monotonic()
 
     def leave_collective(self) -> None:
         """Record that the collective has completed, so that this process no longer waits."""
-        self._waiting_since = None
+        since, self._waiting_since = self._waiting_since, None
+        if self._late and since is not None:
+            late, self._late = self._late, ()
+            for peer in late:
+                secs = time.monotonic() - since
+                logger.info(
+                    "%s is back; %s had waited for it for %.0f s.", self._name(peer), self._name(self._rank), secs
+                )
 
     def stop(self) -> None:
         """End the threads. A thread that is blocked in a request to the store is left running."""
@@ -141,13 +152,15 @@ class Heartbeat:
         return [peer for peer in self._peers if beats[peer] == beats_then[peer]]
 
     def _overdue_since(self) -> float | None:
-        """Return since when this process waits, if for longer than ``silence_secs`` and not logged yet; else None."""
+        """Return since when this process waits, if a warning is due; else None."""
         since = self._waiting_since
-        is_overdue = since is not None and time.monotonic() > since + self._silence_secs
-        return since if is_overdue and self._warned_of != self._collectives else None
+        return since if since is not None and time.monotonic() > since + self._warn_after_secs else None
 
     def _warn(self, late: Sequence[int], since: float) -> None:
-        self._warned_of = self._collectives
+        if self._waiting_since != since:
+            # The collective has completed while this thread read the store.
+            return
+        self._late, self._warn_after_secs = late, 2 * (time.monotonic() - since)
         for peer in late:
             logger.warning(
                 "%s has been waiting for %s for %.0f s; see what that does, or start it again.",

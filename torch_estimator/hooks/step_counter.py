@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from torch_estimator.cluster.environment import task_from_environment
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import check_seconds_or_steps
 
@@ -15,7 +16,8 @@ logger = logging.getLogger("torch_estimator")
 class StepCounterHook(Hook):
     """Hook that logs ``global_step/sec`` and writes it as a summary.
 
-    Training adds such a hook itself, with the interval `RunConfig.log_step_count_steps`.
+    Training adds such a hook itself, with the interval `RunConfig.log_step_count_steps`. With parameter servers the
+    global step counts the steps of all workers, so the speed is that of the whole job, as in tf.estimator.
 
     Args:
         every_n_steps: Steps from one measurement to the next; ignored if ``every_n_secs`` is given.
@@ -54,6 +56,8 @@ class StepCounterHook(Hook):
 
     def begin(self, context: RunContext) -> None:
         self._last = self._logged = None
+        task = task_from_environment()
+        self._whose = " (all workers together)" if task.num_ps and task.num_workers > 1 else ""
 
     def after_step(self, context: RunContext) -> None:
         now = (context.global_step, self.clock())
@@ -63,7 +67,7 @@ class StepCounterHook(Hook):
         if self._logged is None:
             self._logged = now
         elif now[1] - self._logged[1] >= self._min_log_secs:
-            logger.info("global_step/sec: %g", _speed(self._logged, now))
+            logger.info("global_step/sec: %g%s", _speed(self._logged, now), self._whose)
             self._logged = now
         self._last = now
 

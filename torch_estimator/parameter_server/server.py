@@ -220,7 +220,7 @@ class ParameterServer:
 
     def _refuse(self, error: ClusterError, **content: Any) -> list[Any]:
         # Remove numbers from the key of the warning: refusals that differ only in numbers are logged once a minute.
-        self._warn(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
+        self._warn(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message: {error}")
         return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error), **content})
 
     def _handle(self, header: Header, frames: list[Any], identity: Any) -> list[Any] | None:
