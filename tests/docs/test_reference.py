@@ -251,3 +251,12 @@ def test_examples_use_only_what_they_define_and_the_imports_of_the_index() -> No
         return [f"{name} uses {', '.join(sorted(undefined))}"] if undefined else []
 
     assert of_all(check) == []
+
+
+def test_a_page_links_to_the_docstrings_that_it_shows_only_where_the_site_is_built() -> None:
+    pages = [page for page in (ROOT / "docs" / "reference").glob("*.md") if "{eval-rst}" in page.read_text("utf-8")]
+    assert pages
+    for page in pages:
+        source = re.search(r"Unbuilt, read the docstrings of\n\[.*\]\((.*)\)", page.read_text("utf-8"))
+        assert source, page
+        assert (page.parent / source[1]).is_file()
