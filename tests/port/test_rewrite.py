@@ -239,6 +239,45 @@ def test_a_model_fn_is_listed_where_it_begins() -> None:
     assert [(one.line, one.name) for one in file.findings] == [(4, "def my_model")]
 
 
+@pytest.mark.parametrize(
+    ("minimizes", "reports", "other"),
+    [
+        ("opt.minimize(loss + penalty, global_step=step)", "mode, loss=loss, train_op=op", ("loss + penalty", "loss")),
+        ("opt.minimize(global_step=step, loss=total)", "mode, predictions, loss, op", ("total", "loss")),
+        ("opt.compute_gradients(tf.losses.get_total_loss())", "mode, loss=l", ("tf.losses.get_total_loss()", "l")),
+        ("tf.contrib.slim.learning.create_train_op(total, opt)", "mode, loss=loss", ("total", "loss")),
+        ("opt.minimize(loss, step)", "mode, predictions, loss, op", None),
+        ("opt.minimize(loss, step)", "mode, predictions=predictions", None),
+    ],
+)
+def test_a_loss_that_is_reported_but_not_trained_is_named(
+    minimizes: str, reports: str, other: tuple[str, str] | None
+) -> None:
+    body = f"    op = {minimizes}\n    return tf.estimator.EstimatorSpec({reports})\n"
+    (entry,) = ported(f"{IMPORT}\ndef model_fn(features, labels, mode):\n{body}").findings
+    said = f"; loss= of te.EstimatorSpec is what is trained: {other[0]}; give {other[1]}, which" if other else ""
+    assert ("is trained" in entry.text) == bool(other)
+    assert said in entry.text
+
+
+@pytest.mark.parametrize(
+    ("features", "computes"),
+    [
+        ("{'r': inputs['a'] / 2.0, **inputs}", True),
+        ("{'r': tf.log(inputs['a'])}", True),
+        ("add_engineered(inputs.copy())", True),
+        ("{key: tf.expand_dims(value, -1) for key, value in inputs.items()}", False),
+        ("{'x%d' % i: inputs['x%d' % i] for i in range(3)}", False),
+        ("dict(inputs)", False),
+    ],
+)
+def test_a_serving_function_that_computes_features_is_told_where_they_go(features: str, computes: bool) -> None:
+    body = f"    inputs = {{'a': tf.placeholder(tf.float32, [None] * 2)}}\n    features = {features}\n"
+    receiver = "    return tf.estimator.export.ServingInputReceiver(features, inputs)\n"
+    (entry,) = ported(f"{IMPORT}\ndef serving():\n{body}{receiver}").findings
+    assert ("for what it computes give transform=, or write .receiver(" in entry.text) == computes
+
+
 def test_other_packages_of_tensorflow_are_listed() -> None:
     assert todo(ported("import tensorflow_hub as hub\nfrom tensorflow import *\n")) == [
         "tensorflow_hub",

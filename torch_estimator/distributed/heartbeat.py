@@ -158,8 +158,7 @@ class Heartbeat:
 
     def _warn(self, late: Sequence[int], since: float) -> None:
         if self._waiting_since != since:
-            # The collective has completed while this thread read the store.
-            return
+            return  # The collective has completed meanwhile.
         self._late, self._warn_after_secs = late, 2 * (time.monotonic() - since)
         for peer in late:
             logger.warning(

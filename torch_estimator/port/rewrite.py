@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,10 +17,12 @@ from torch_estimator.port.table import (
     ATTRIBUTES,
     BY_GENERATION,
     BYTE_DECODERS,
+    COMPUTES,
     CSV_PARSERS,
     DECODES_RECORDS,
     DELETED,
     METHODS,
+    OTHER_LOSS,
     RECEIVERS,
     RECORD_PARSERS,
     RENAMED,
@@ -61,6 +64,8 @@ _ONLY_IN_TRAINING = {
         "a torch module in training mode takes the batch's"
     ),
 }
+# Functions that minimize their first argument.
+_MINIMIZING = ("minimize", "compute_gradients", "optimize_loss", "create_train_op")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,26 +117,34 @@ class _Function:
         is_model: Whether it is a ``model_fn``.
         left: Names of TensorFlow in it that are left to the user.
         parses_csv: Whether it calls a function of the file that parses lines of CSV.
+        computes: Whether it calls other functions of the program, or has arithmetic.
+        losses: Code of the loss that it minimizes (key False), and of the one that it gives to EstimatorSpec (True).
     """
 
     findings: int
     is_model: bool
     left: set[str] = field(default_factory=set)
     parses_csv: bool = False
+    computes: bool = False
+    losses: dict[bool, str] = field(default_factory=dict)
 
     def advice(self) -> str | None:
         """Return what to write in place of the whole function, or None if single names of it can be replaced."""
         if self.is_model:
-            return ADVICE["estimator.EstimatorSpec"]
+            differ = len({*self.losses.values()}) == 2
+            more = OTHER_LOSS.format(self.losses[False], self.losses[True]) if differ else ""
+            return ADVICE["estimator.EstimatorSpec"] + more
         whole = next((text for name, text in WHOLE.items() if name in self.left), None)
         if self.left.isdisjoint(RECEIVERS):
             decodes = not self.left.isdisjoint(RECORD_PARSERS) and not self.left.isdisjoint(BYTE_DECODERS)
             return DECODES_RECORDS if decodes else whole
+        computes = self.computes or any(advice(one) == TENSOR for one in self.left - {"expand_dims", "constant"})
+        more = COMPUTES if computes else ""
         if not self.left.isdisjoint(CSV_PARSERS) or self.parses_csv:
-            return SERVING_CSV
+            return SERVING_CSV + more
         if whole is not None:
-            return SERVING_EXAMPLES
-        return SERVING_DEFAULTS if "placeholder_with_default" in self.left else SERVING_JSON
+            return SERVING_EXAMPLES + more
+        return (SERVING_DEFAULTS if "placeholder_with_default" in self.left else SERVING_JSON) + more
 
 
 class Reader(cst.CSTVisitor):
@@ -289,10 +302,22 @@ class Reader(cst.CSTVisitor):
             self._look_at_call(node, node.func, name)
         elif isinstance(node.func, cst.Attribute) and not self._names.is_of_another_package(node.func):
             self._look_at_method(node, node.func)
-        elif isinstance(node.func, cst.Name) and node.func.value in self._csv_parsers:
+        elif isinstance(node.func, cst.Name):
+            parses = node.func.value in self._csv_parsers
             for function in self._functions[-1:]:
-                function.parses_csv = True
+                function.parses_csv |= parses
+                function.computes |= not parses and not hasattr(builtins, node.func.value)
+        called = _code(node.func).rpartition(".")[2]
+        for function in self._functions[-1:] if called in (*_MINIMIZING, "EstimatorSpec") else ():
+            reports = called == "EstimatorSpec"
+            given = {one.keyword.value if one.keyword else at: _code(one.value) for at, one in enumerate(node.args)}
+            if loss := given.get("loss") or given.get(2 if reports else 0):
+                function.losses.setdefault(reports, loss)
         return True
+
+    def visit_BinaryOperation(self, node: cst.BinaryOperation) -> None:
+        for function in self._functions[-1:]:
+            function.computes |= not isinstance(node.left, cst.BaseString | cst.BaseList | cst.Tuple)
 
     def _look_at_call(self, node: cst.Call, function: cst.Attribute | cst.Name, name: TensorFlowName) -> None:
         statement = self._names.parent(node)

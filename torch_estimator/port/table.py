@@ -441,6 +441,10 @@ SERVING_JSON = (
     "write its body as: return te.serving_input.json(columns), or .raw_features(columns) for inputs [N, 1], or "
     ".like(features) without columns"
 )
+COMPUTES = "; for what it computes give transform=, or write .receiver(inputs, function): docs/migrate/tf1.md, Serving"
+OTHER_LOSS = (
+    "; loss= of te.EstimatorSpec is what is trained: {}; give {}, which is reported, in eval mode or as a metric"
+)
 _SERVING = (
     "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns), .like(features), "
     "or .receiver(inputs, transform), which computes features"
