@@ -147,6 +147,9 @@ def test_the_newest_of_several_exports_is_loaded(model: ExportedModel, tmp_path:
 def test_a_place_without_an_export_is_named(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"there is no export in .*: it has neither signatures\.json nor"):
         ExportedModel.load(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"there is no export in .*/file: it is a file; name the directory"):
+        ExportedModel.load(tmp_path / "file")
     with pytest.raises(ExportError, match=r"there is no export in .*: it does not exist"):
         ExportedModel.load(tmp_path / "nothing")
 

@@ -279,10 +279,13 @@ def test_a_directory_that_does_not_exist_is_noticed_before_the_first_request(tmp
         ({"max_nodes": 0}, "max_nodes at least 1"),
         ({"workers": 2, "max_nodes": 3}, "workers is a fixed number of processes"),
         ({"min_nodes": 0, "grpc_port": 8500}, "no process is there to answer the first call over gRPC"),
-        ({"min_nodes": 0, "idle_secs": 0.0}, "idle_secs must be positive, but got 0.0"),
+        ({"min_nodes": 0, "idle_secs": 0.0}, "idle_secs must be positive and finite, but got 0.0"),
+        ({"timeout_secs": float("1e400")}, "timeout_secs must be positive and finite, but got inf"),
+        ({"max_body_mb": float("nan")}, "max_body_mb must be positive and finite, but got nan"),
+        ({"max_delay_ms": float("inf")}, "max_delay_ms must be at least 0 and finite, but got inf"),
     ],
 )
-def test_numbers_of_nodes_that_contradict_each_other_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_numbers_that_contradict_each_other_or_have_no_end_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidValueError, match=problem):
         ServingOptions(models=(ServedModel(name="small", path="nowhere"),), **settings)
 

@@ -256,6 +256,8 @@ def find_export(path: files.PathLike) -> tuple[str, int]:
     directory = files.as_url(path)
     if files.exists(files.join(directory, SIGNATURES_FILE)):
         return directory, 0
+    if files.exists(directory) and not files.is_dir(directory):
+        raise ExportError(f"there is no export in {directory}: it is a file; name the directory of the export.")
     numbered = _numbered(directory)
     if not numbered:
         problem = (

@@ -442,9 +442,7 @@ SERVING_JSON = (
     ".like(features) without columns"
 )
 COMPUTES = "; for what it computes give transform=, or write .receiver(inputs, function): docs/migrate/tf1.md, Serving"
-OTHER_LOSS = (
-    "; loss= of te.EstimatorSpec is what is trained: {}; give {}, which is reported, in eval mode or as a metric"
-)
+OTHER_LOSS = "; loss= of te.EstimatorSpec is what is trained: {}; give {}, which is reported, in eval or as a metric"
 _SERVING = (
     "a serving input is te.serving_input.raw_features(columns), .json(columns), .csv(names, columns), .like(features), "
     "or .receiver(inputs, transform), which computes features"

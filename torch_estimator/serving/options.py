@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -142,11 +143,11 @@ class ServingOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("max_batch", 1), ("max_queue", 1), ("threads", 0), ("max_delay_ms", 0)):
-            if getattr(self, name) < least:
-                raise InvalidValueError(f"{name} must be at least {least}, but got {getattr(self, name)}.")
+            if not least <= getattr(self, name) < math.inf:
+                raise InvalidValueError(f"{name} must be at least {least} and finite, but got {getattr(self, name)}.")
         for name in ("timeout_secs", "max_body_mb", "body_secs", "drain_secs", "poll_secs", "idle_secs"):
-            if not getattr(self, name) > 0:
-                raise InvalidValueError(f"{name} must be positive, but got {getattr(self, name)}.")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidValueError(f"{name} must be positive and finite, but got {getattr(self, name)}.")
         for name in ("port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 2**16:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
