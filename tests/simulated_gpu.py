@@ -21,6 +21,8 @@ from torch_estimator.train import model_builder
 NAME = "simulated"
 _aten = torch.ops.aten
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
+# The operations by which the host has read from the device, and waited for it.
+READS: list[str] = []
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
@@ -61,6 +63,7 @@ class OnDevice(torch.Tensor):
         raise TypeError(f"can't convert {NAME}:0 device type tensor to numpy.")
 
     def tolist(self) -> Any:
+        READS.append("tolist")
         return self.elem.tolist()
 
 
@@ -85,9 +88,12 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     if to_device and wanted is not None:
         cpu_kwargs["device"] = torch.device("cpu")
     result = func(*cpu_args, **cpu_kwargs)
+    is_copy_to_host = func is _aten.copy_.default and not isinstance(args[0], OnDevice)
+    if on_device and (not to_device or is_copy_to_host or isinstance(result, bool | int | float)):
+        READS.append(str(func))
     if not to_device:
         return result
-    if func is _aten.copy_.default and not isinstance(args[0], OnDevice):
+    if is_copy_to_host:
         return args[0]
     if func is _aten._to_copy.default and any(result is one for one in cpu_args):
         result = result.clone()

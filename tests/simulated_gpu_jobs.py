@@ -17,13 +17,14 @@ from torch import nn
 
 import torch_estimator as te
 from tests.jobs import variables
-from tests.simulated_gpu import NAME, OnDevice, simulated_gpu
+from tests.simulated_gpu import NAME, READS, OnDevice, simulated_gpu
 from torch_estimator import feature_column as fc
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(32, 3)).astype(np.float32)
 IDS = RNG.integers(0, 7, 32)
 WORDS = np.array(["a", "b", "c", "d"])[IDS % 4]
+ROWS = {"x": X, "id": IDS, "word": WORDS, "steps": X}
 
 NUMBER = fc.numeric_column("x", shape=(3,))
 CATEGORY = fc.categorical_column_with_identity("id", 7)
@@ -35,7 +36,7 @@ Make = Callable[[str], te.Estimator]
 
 
 def data(labels: Any) -> te.data.Dataset:
-    return te.data.Dataset.from_arrays({"x": X, "id": IDS, "word": WORDS}, labels).batch(8)
+    return te.data.Dataset.from_arrays(ROWS, labels).batch(8)
 
 
 def module(model_dir: str) -> te.Estimator:
@@ -72,6 +73,22 @@ MODELS: dict[str, tuple[Make, Any]] = {
         BINARY,
     ),
     "own module": (module, NUMBERS),
+    "recurrent": (
+        lambda d: te.experimental.RNNClassifier(
+            [fc.sequence_numeric_column("steps")], units=[4], cell_type="simple_rnn", model_dir=d, config=CONFIG
+        ),
+        BINARY,
+    ),
+    "multi-label": (
+        lambda d: te.DNNEstimator(te.MultiLabelHead(3), [4], DEEP, d, config=CONFIG),
+        np.stack([one == CLASSES for one in range(3)], axis=1).astype(np.int64),
+    ),
+    "multi-head": (
+        lambda d: te.DNNEstimator(
+            te.MultiHead([te.BinaryClassHead(name="sign"), te.RegressionHead(name="sum")]), [4], DEEP, d, config=CONFIG
+        ),
+        {"sign": BINARY, "sum": NUMBERS},
+    ),
     **{
         f"deep, {name}": (
             lambda d, optimizer=optimizer: te.DNNRegressor([4], DEEP, d, optimizer=optimizer, config=CONFIG),
@@ -97,10 +114,8 @@ def test_a_model_trains_evaluates_predicts_and_exports_on_a_gpu_as_on_the_cpu(na
             job = make(str(model_dir)).train(lambda: data(labels).repeat(), steps=6)
         metrics = job.evaluate(lambda: data(labels))
         predicted = list(job.predict(lambda: data(None)))
-        path = job.export_saved_model(
-            str(model_dir / "export"), te.serving_input.like({"x": X, "id": IDS, "word": WORDS})
-        )
-        return job, metrics, predicted, te.ExportedModel.load(path).predict({"x": X, "id": IDS, "word": WORDS})
+        path = job.export_saved_model(str(model_dir / "export"), te.serving_input.like(ROWS, variable=["steps"]))
+        return job, metrics, predicted, te.ExportedModel.load(path).predict(ROWS)
 
     with simulated_gpu():
         on_gpu = run(tmp_path / "gpu")
@@ -130,6 +145,39 @@ def test_the_model_is_on_the_gpu_while_it_trains_and_stays_there_when_a_hook_exp
         job.train(lambda: data(NUMBERS).repeat(), steps=2)
         job.train(lambda: data(NUMBERS).repeat(), steps=2, hooks=[Exporting()])
     assert seen == [(NAME, True)]
+
+
+@pytest.mark.parametrize("name", ["linear", "own module", "multi-label"])
+def test_the_host_reads_from_the_gpu_at_most_once_in_fifty_steps(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Log lines and summaries read the loss.
+    quiet = CONFIG.replace(log_step_count_steps=None, save_summary_steps=None, save_checkpoints_steps=1000)
+    monkeypatch.setitem(globals(), "CONFIG", quiet)
+    make, labels = MODELS[name]
+    counts = []
+    with simulated_gpu():
+        for steps in (50, 150):
+            before = len(READS)
+            make(str(tmp_path / str(steps))).train(lambda: data(labels).repeat(), steps=steps)
+            counts.append(len(READS) - before)
+    # Both trainings read the same at their beginnings and ends.
+    assert counts[1] - counts[0] <= 100 / 50
+
+
+def test_a_read_by_the_host_is_seen() -> None:
+    with simulated_gpu():
+        tensor = torch.ones(2, device=f"{NAME}:0")
+        before = len(READS)
+        tensor.sum().item()
+        tensor.cpu()
+        tensor.tolist()
+        torch.zeros(2).copy_(tensor)
+        assert bool(tensor.sum() > 1)
+        assert len(READS) == before + 5
+        _ = tensor + 1
+        tensor.mul_(2)
+        assert len(READS) == before + 5
 
 
 def test_mixing_the_devices_is_an_error() -> None:

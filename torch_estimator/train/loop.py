@@ -177,7 +177,7 @@ class _LossWatch:
             losses: Losses of the last steps.
             at_once: Whether losses on a GPU must be checked now.
         """
-        if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].is_cuda):
+        if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].device.type != "cpu"):
             # The last loss is enough: `Steps.take` stops at the first loss that is not finite.
             loss, back = float(losses[-1]), 0
         else:
