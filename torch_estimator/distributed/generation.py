@@ -242,8 +242,7 @@ def open_store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
         else:
             is_chief = task.rank == 0
             _OPEN_STORES[address] = TCPStore(*address, is_master=is_chief, timeout=timeout, wait_for_workers=False)
-            if is_chief:
-                # torch's store listens on all interfaces, whatever the host is.
+            if is_chief:  # torch's store listens on all interfaces, whatever the host is.
                 logger.info("%s listens on port %d (all interfaces, *).", task, address[1])
     return _OPEN_STORES[address]
 

@@ -93,12 +93,10 @@ class Heartbeat:
         """Record that the collective has completed, so that this process no longer waits."""
         since, self._waiting_since = self._waiting_since, None
         if self._late and since is not None:
-            late, self._late = self._late, ()
-            for peer in late:
-                secs = time.monotonic() - since
-                logger.info(
-                    "%s is back; %s had waited for it for %.0f s.", self._name(peer), self._name(self._rank), secs
-                )
+            secs, own = time.monotonic() - since, self._name(self._rank)
+            for peer in self._late:
+                logger.info("%s is back; %s had waited for it for %.0f s.", self._name(peer), own, secs)
+            self._late = ()
 
     def stop(self) -> None:
         """End the threads. A thread that is blocked in a request to the store is left running."""
