@@ -8,6 +8,7 @@ import lzma
 import os
 import signal
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -579,3 +580,31 @@ def test_another_delimiter_is_noted(tmp_path: Path, delimiter: str, caplog: pyte
 def test_marks_must_be_a_list_of_strings(marks: Any) -> None:
     with pytest.raises((InvalidTypeError, TypeError)):
         Dataset.from_csv("rows.csv", missing_values=marks)
+
+
+@pytest.mark.parametrize(
+    ("read", "start", "line"),
+    [
+        (Dataset.from_csv, b"x\n1\n2\n3", 4),
+        (Dataset.from_csv, b"x", 1),
+        (Dataset.from_json, b'{"x": 1}\n{"x": ', 2),
+        (Dataset.from_text, b"one\ntwo\n", 3),
+    ],
+)
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, read: Callable[[Path], Dataset], start: bytes, line: int
+) -> None:
+    path = written(tmp_path / "rows", start)
+    os.truncate(path, 2**28)  # A sparse file.
+    with pytest.raises(DataError, match=rf"rows, line {line}: no newline ends the line within 64 MiB"):
+        list(read(path).batch(10))
+
+
+def test_a_gzip_file_that_grows_a_thousand_times_is_unpacked_in_small_parts(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.csv.gz", gzip.compress(b"x\n" + b"1\n" * 2**24))
+    tracemalloc.start()
+    try:
+        assert next(iter(Dataset.from_csv(path).batch(3)))["x"].tolist() == [1, 1, 1]
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import os
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from torch_estimator.data import (
 )
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 from torch_estimator.tfrecord.encoder import encode_example
-from torch_estimator.tfrecord.records import record
+from torch_estimator.tfrecord.records import masked_crc32c, record
 
 ROWS = 4000
 SPEC = {"x": FixedLenFeature([], "int64")}
@@ -129,6 +131,17 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
             numbers(Dataset.from_tfrecord(path, schema=SPEC).batch(50))
         rows = numbers(Dataset.from_tfrecord(path, schema=SPEC, ignore_errors=True).batch(50))
         assert rows == list(range(0, ROWS - 2, 2))
+
+
+def test_a_record_longer_than_an_example_can_be_is_refused_unread(tmp_path: Path) -> None:
+    path, _ = write_many(tmp_path)
+    size = path.stat().st_size
+    length = struct.pack("<Q", 2**32)
+    with path.open("ab") as file:
+        file.write(length + struct.pack("<I", masked_crc32c(length)))
+    os.truncate(path, size + 2**32 + 16)  # A sparse file.
+    with pytest.raises(DataError, match=rf"byte {size}: the record is longer than 2 GiB, which no tf.Example is;"):
+        numbers(Dataset.from_tfrecord(path, schema=SPEC).batch(50))
 
 
 def test_records_that_hold_records_are_no_records(tmp_path: Path) -> None:

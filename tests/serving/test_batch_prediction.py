@@ -422,6 +422,33 @@ def test_a_worker_that_dies_is_one_sentence_and_the_next_run_goes_on(export: Exp
     assert len(lines(tmp_path / "out")) == 11_880
 
 
+def test_a_disk_that_is_full_at_the_end_is_one_sentence(export: ExportedModel, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text("{\n" * 3000)
+    predict(export, tmp_path / "bad.jsonl", tmp_path / "undisturbed")
+    # The rejected rows get the name of their file last of all, which makes this file the longest.
+    most = len(raw(tmp_path / "undisturbed", "errors_stats")) - 1
+    command = [sys.executable, "-m", "torch_estimator.cli", "predict-batch", "--model", export.directory]
+    command += ["--input", str(tmp_path / "bad.jsonl"), "--output", str(tmp_path / "out")]
+    limited = ["prlimit", f"--fsize={most}", *command]
+    ended = subprocess.run(limited, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        f"estimator: error: {tmp_path / 'out'} cannot be written: File too large.\n",
+    )
+    assert not list((tmp_path / "out").glob("prediction.errors*"))
+    predict(export, tmp_path / "bad.jsonl", tmp_path / "out")
+    assert raw(tmp_path / "out", "errors_stats") == raw(tmp_path / "undisturbed", "errors_stats")
+
+
+def test_what_a_kill_after_the_last_row_has_left_is_removed(export: ExportedModel, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("word,x\na,1\n")
+    predict(export, tmp_path / "a.csv", tmp_path / "out")
+    before = sorted((tmp_path / "out").iterdir())
+    (tmp_path / "out" / ".tmp-state-00000-of-00001").write_text("{}")
+    assert predict(export, tmp_path / "a.csv", tmp_path / "out").was_complete
+    assert sorted((tmp_path / "out").iterdir()) == before
+
+
 def test_a_second_process_is_refused(export: ExportedModel, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("word,x\na,1\n")
     (tmp_path / "out").mkdir()

@@ -21,6 +21,7 @@ Files = files.PathLike | Sequence[files.PathLike]
 
 _WILDCARDS = frozenset("*?[")
 _COPY_BYTES = 2**18
+_MOST_UNPACKED_BYTES = 2**22
 _ENDS_BYTES = 4096
 _MAX_KEPT = 16
 _MAX_NAMED = 3
@@ -229,10 +230,10 @@ def _decompress(file: BinaryIO, descriptor: int) -> int:
         # after a member are padding.
         while data:
             unpacker = unpacker or zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
-            unpacked = unpacker.decompress(data)
+            unpacked = unpacker.decompress(data, _MOST_UNPACKED_BYTES)
             _write_all(descriptor, unpacked)
             written += len(unpacked)
-            data = unpacker.unused_data.lstrip(b"\0")
+            data = unpacker.unconsumed_tail or unpacker.unused_data.lstrip(b"\0")
             unpacker = None if unpacker.eof else unpacker
     if unpacker is not None:
         raise zlib.error("the file is cut off in its middle")

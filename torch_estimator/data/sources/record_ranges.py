@@ -22,11 +22,13 @@ from torch_estimator.tfrecord.engine import BAD_DATA, NEEDS_MORE, engine
 from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES
 
 _SLACK_BYTES = 4096
+_MOST_BYTES = 2**31
 _GZIP_MAGIC = b"\x1f\x8b"
 
 NO_HEADER = "no record begins here, since the checksum of its length is wrong"
 BAD_CONTENT = "the record is damaged, since the checksum of its content is wrong"
 CUT_OFF = "the file ends within the record"
+TOO_LONG = "the record is longer than 2 GiB, which no tf.Example is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,10 @@ class RecordRanges(ByteRanges):
                     problem = CUT_OFF
             elif scan.status == NEEDS_MORE:
                 wanted = _end(data, begin, position)
-                if wanted <= file.size:
+                if wanted <= min(file.size, position + _MOST_BYTES):
                     data = _extended(file, data, begin, wanted)
                     continue
-                problem = CUT_OFF
+                problem = CUT_OFF if wanted > file.size else TOO_LONG
             elif scan.status == BAD_DATA:
                 problem = BAD_CONTENT
             if problem != BAD_CONTENT and (exact := self._exact_start(number, begin)) not in (None, first):

@@ -24,6 +24,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _SLACK_BYTES = 4096
 _COUNT_BYTES = 2**22
+_MOST_LINE_BYTES = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
     while end < 0 and begin + len(data) < file.size:
         # The last line is longer than the bytes that were read after the range. Read more until the line ends.
         known = len(data)
+        if known > stop - begin + _MOST_LINE_BYTES:
+            raise _too_long(file, count_lines(file, stop) + 1)
         data += file.read(begin + known, begin + known + max(known, _SLACK_BYTES))
         end = data.find(b"\n", known)
     if end >= 0:
@@ -163,8 +166,17 @@ def first_line(file: ByteFile) -> bytes:
     data = b""
     # Read on if the last byte is a carriage return, because a newline that belongs to the same line end may follow.
     while not _ends(data[:-1]) and not data.endswith(b"\n") and len(data) < file.size:
+        if len(data) > _MOST_LINE_BYTES:
+            raise _too_long(file, 1)
         data += file.read(len(data), len(data) + max(len(data), _SLACK_BYTES))
     return data.splitlines(keepends=True)[0] if data else data
+
+
+def _too_long(file: ByteFile, line: int) -> DataError:
+    return DataError(
+        f"{file.url}, line {line}: no newline ends the line within {_MOST_LINE_BYTES >> 20} MiB; see whether the file "
+        "is the text that it should be, and end each line with a newline."
+    )
 
 
 class LineLocator:

@@ -23,7 +23,7 @@ from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.json_text import parse_json
 from torch_estimator.serving.batch_prediction.inputs import Chunk, InputFile, find_files, format_of, reader_for
-from torch_estimator.serving.batch_prediction.shard import ShardFiles, ShardWriter, locked
+from torch_estimator.serving.batch_prediction.shard import ShardFiles, ShardWriter, locked, writing
 
 logger = logging.getLogger("torch_estimator")
 
@@ -168,6 +168,7 @@ def predict_files(options: BatchOptions) -> Summary:
         found = _known(plan, output)
         if "finished" in found:
             finished = found["finished"]
+            _sweep(plan, output)
             return Summary(finished["predicted"], finished["rejected"], 0.0, was_complete=True)
         states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
         before = sum(state.predicted + state.rejected for state in states)
@@ -178,7 +179,8 @@ def predict_files(options: BatchOptions) -> Summary:
                     progress.skip(chunk)
             if todo:
                 _run(plan, model, todo, progress, workers)
-        predicted, rejected = _finish(plan, output)
+        with writing(output):
+            predicted, rejected = _finish(plan, output)
     return Summary(predicted, rejected, time.monotonic() - started, before=before)
 
 
@@ -403,11 +405,16 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
         files.remove_tree(shard.unfinished_errors)
     predicted, rejected = sum(state.predicted for state in states), sum(state.rejected for state in states)
     _write_job(output, {"command": plan.command(), "finished": {"predicted": predicted, "rejected": rejected}})
+    _sweep(plan, output)
+    return predicted, rejected
+
+
+def _sweep(plan: Plan, output: str) -> None:
+    """Remove what a finished job, also one that was killed as it finished, has left beside its output."""
     for name in files.listdir(output):
         # A process that was killed while it replaced a file left the new file under another name.
         if name.startswith(files.TEMPORARY_PREFIX) and (f"-of-{len(plan.shards):05d}" in name or JOB_FILE in name):
             files.remove_tree(files.join(output, name))
-    return predicted, rejected
 
 
 def _rename(source: str, target: str) -> None:
@@ -424,10 +431,8 @@ def _rename(source: str, target: str) -> None:
 
 
 def _write_job(output: str, content: dict[str, Any]) -> None:
-    try:
+    with writing(output):
         files.write_atomic(files.join(output, JOB_FILE), json.dumps(content, indent=1).encode() + b"\n")
-    except OSError as error:
-        raise InvalidValueError(f"{output} cannot be written: {files.reason(error)}.") from error
 
 
 @contextlib.contextmanager

@@ -169,7 +169,7 @@ class ShardWriter:
         report: Callable[[Chunk, int, int], None],
     ) -> None:
         with (
-            _writing(local),
+            writing(local.directory),
             _appended(local.unfinished_results) as results,
             _appended(local.unfinished_errors) as errors,
         ):
@@ -284,11 +284,12 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _writing(shard: ShardFiles) -> Iterator[None]:
+def writing(directory: str) -> Iterator[None]:
+    """Convert errors of the file system to an `InvalidValueError` that names the directory of the output."""
     try:
         yield
     except OSError as error:
-        raise InvalidValueError(f"{shard.directory} cannot be written: {files.reason(error)}.") from error
+        raise InvalidValueError(f"{directory} cannot be written: {files.reason(error)}.") from error
 
 
 @contextlib.contextmanager
