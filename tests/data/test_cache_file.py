@@ -206,6 +206,21 @@ def test_a_damaged_byte_is_an_error_or_the_cache_is_rewritten(tmp_path: Path) ->
     assert detected > 40
 
 
+@pytest.mark.parametrize("size", [None, 0, 300])
+def test_a_cache_that_is_removed_or_cut_between_two_passes_is_one_sentence(tmp_path: Path, size: int | None) -> None:
+    csv(tmp_path)
+    cache = tmp_path / "cache"
+    with Dataset.from_csv(tmp_path / "a.csv").cache(cache).repeat().batch(1).iterator() as iterator:
+        while not cache.exists():
+            next(iterator)
+        if size is None:
+            cache.unlink()
+        else:
+            os.truncate(cache, size)
+        with pytest.raises(DataError, match=r"the cache .*cache (was removed or changed|became shorter) while it was "):
+            next(batch for batch in iterator if not batch)
+
+
 def test_a_cache_of_an_earlier_version_without_checksums_is_rewritten(tmp_path: Path) -> None:
     csv(tmp_path)
     numbers(cached(tmp_path))

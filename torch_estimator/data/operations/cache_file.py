@@ -264,7 +264,12 @@ class _CacheReader:
         return to_chunk(batch, self._layout, self._path, self._first - batch.num_rows)
 
     def _rewind(self) -> None:
-        self._stream = pa.ipc.open_stream(pa.memory_map(self._path))
+        try:
+            self._stream = pa.ipc.open_stream(pa.memory_map(self._path))
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"the cache {self._path} was removed or changed while it was read; train again, and it is written anew."
+            ) from error
         self._layout = Layout.from_json(self._stream.schema.metadata[_LAYOUT])
         # `_at` is the number of the next batch, and `_first` the number of its first row.
         self._at = 0
@@ -274,8 +279,8 @@ class _CacheReader:
         self._verify()
         try:
             batch = self._stream.read_next_batch()
-        except StopIteration:
-            raise DataError(f"the cache {self._path} became shorter while it was read; remove it.") from None
+        except (StopIteration, OSError, pa.ArrowException) as error:
+            raise DataError(f"the cache {self._path} became shorter while it was read; remove it.") from error
         self._at += 1
         self._first += batch.num_rows
         return batch
