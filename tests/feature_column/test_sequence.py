@@ -155,7 +155,5 @@ def test_schemas_have_lists_and_examples_values_of_any_number() -> None:
 
 def test_columns_in_place_of_the_layout_are_said() -> None:
     columns = [fc.sequence_numeric_column("x")]
-    with pytest.raises(
-        TypeError, match=r"takes the layout FeatureTransform\(.*\.sequence, but"
-    ):
+    with pytest.raises(TypeError, match=r"takes the layout FeatureTransform\(.*\.sequence, but"):
         fc.SequenceFeatures(columns)  # type: ignore[arg-type]
