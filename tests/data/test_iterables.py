@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,36 @@ def test_rows_can_be_batched_and_shuffled_again() -> None:
     assert [len(batch["x"]) for batch in data.batch(5)] == [5, 5, 2]
     shuffled = numbers(data.shuffle(100, seed=1).batch(5))
     assert shuffled != sorted(shuffled) == list(range(12))
+
+
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros], ids=["numpy", "torch"])
+@pytest.mark.parametrize("hold", [Dataset.prefetch, Dataset.unbatch, Dataset.shuffle, Dataset.batch])
+def test_a_generator_may_fill_the_same_arrays_again(make: Callable[..., Any], hold: Callable[..., Dataset]) -> None:
+    def filled() -> Iterator[Any]:
+        buffer = {"x": make((2, 1))}, make(2)
+        for number in range(6):
+            buffer[0]["x"][:] = buffer[1][:] = number
+            yield buffer
+
+    dataset = Dataset.from_iterable(filled)
+    held = hold(dataset) if hold is Dataset.unbatch else hold(dataset, 4)
+    rows = [(x, label) for features, labels in held.batch(3) for x, label in zip(features["x"], labels, strict=True)]
+    assert sorted(float(label) for _, label in rows) == [number // 2 for number in range(12)]
+    assert all(float(x[0]) == float(label) for x, label in rows)
+
+
+def test_a_generator_of_rows_may_fill_the_same_row_again() -> None:
+    def filled() -> Iterator[Any]:
+        row: dict[str, Any] = {"array": np.zeros(2), "tensor": torch.zeros(1), "list": []}
+        for number in range(4):
+            row["array"][:] = row["tensor"][:] = row["number"] = number
+            row["list"].append(number)
+            yield [row, number]
+
+    ((features, labels),) = Dataset.from_generator(filled).batch(4)
+    assert labels.tolist() == features["number"].tolist() == [0, 1, 2, 3]
+    assert features["array"][:, 1].tolist() == features["tensor"][:, 0].tolist() == [0, 1, 2, 3]
+    assert [list(row) for row in features["list"]] == [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 2, 0], [0, 1, 2, 3]]
 
 
 def test_batches_without_rows_are_left_out() -> None:

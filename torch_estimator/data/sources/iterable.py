@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from torch_estimator.data.chunk import Chunk, as_pair, chunk_of
+from torch_estimator.data.chunk import Chunk, as_pair, chunk_of, copied
 from torch_estimator.data.stream import Signature, State, StateMismatch, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
@@ -97,6 +97,8 @@ class IterableStream(Stream):
             features, labels = as_pair(element)
         except InvalidValueError as error:
             raise DataError(f"{locate(0)}: {error}") from error
+        if not self.from_loader:
+            features, labels = copied(features), copied(labels)
         return chunk_of(features, labels, locate)
 
     def state(self) -> State:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from torch_estimator.data.chunk import as_pair
+from torch_estimator.data.chunk import as_pair, copied
 from torch_estimator.errors import DataError, InvalidTypeError
 
 _ROWS = 128
@@ -40,11 +40,15 @@ def batches_of_rows(
     def batches() -> Iterator[Any]:
         rows = iter(generator(*args) if callable(generator) else generator)
         first = 0
-        while batch := list(islice(rows, _ROWS)):
+        while batch := [_kept(row) for row in islice(rows, _ROWS)]:
             yield _together(batch, first)
             first += len(batch)
 
     return batches
+
+
+def _kept(row: Any) -> Any:
+    return tuple(map(copied, row)) if isinstance(row, tuple | list) else copied(row)
 
 
 def _together(rows: list[Any], first: int) -> Any:
