@@ -66,6 +66,22 @@ def test_an_expression_means_parameters_and_a_list_of_them_buffers_too(expressio
     assert start({"vars_to_warm_start": expressions}) == expected
 
 
+@pytest.mark.parametrize(
+    ("expressions", "warned"),
+    [
+        (".*", "'norm.running_mean', 'norm.running_var', 'norm.num_batches_tracked'; a list"),
+        ("last", ""),
+        ([".*"], ""),
+    ],
+)
+def test_buffers_that_an_expression_leaves_out_are_named(
+    expressions: Any, warned: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    start({"vars_to_warm_start": expressions})
+    assert bool(caplog.text) == bool(warned)
+    assert warned in caplog.text
+
+
 def test_a_frozen_parameter_is_one_too() -> None:
     module = Network().requires_grad_(False)
     assert start({}, module=module) == PARAMETERS
@@ -143,6 +159,12 @@ def test_columns_move_along_axis_1() -> None:
     [
         (
             {"vars_to_warm_start": "lost"},
+            {},
+            ValueError,
+            r"vars_to_warm_start 'lost' matches none of the model's variables, which are 'words.weight', 'norm",
+        ),
+        (
+            {"vars_to_warm_start": ["words", "lost"]},
             {},
             ValueError,
             r"vars_to_warm_start 'lost' matches none of the model's variables, which are 'words.weight', 'norm",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,8 @@ from torch_estimator.checkpoint.variables import (
 )
 from torch_estimator.errors import CheckpointError, InvalidValueError
 from torch_estimator.warm_start import VocabInfo, WarmStartSettings
+
+logger = logging.getLogger("torch_estimator")
 
 _MOST_NAMES = 5
 
@@ -60,15 +63,19 @@ def _chosen(module: nn.Module, settings: WarmStartSettings) -> dict[str, Tensor]
                 f"{_closest(name, list(variables))}."
             )
     candidates = named_parameters(module) if isinstance(settings.vars_to_warm_start, str) else variables
-    left_out = non_persistent_names(module)
-    matched = {
-        name for name in candidates if name not in left_out and any(re.match(one, name) for one in settings.expressions)
-    }
-    chosen = {name: tensor for name, tensor in variables.items() if name in matched or name in explicit}
-    if not chosen:
+    stored = variables.keys() - non_persistent_names(module)
+    matching = {one: {name for name in stored if re.match(one, name)} for one in settings.expressions}
+    matched = set().union(*matching.values())
+    chosen = {name: one for name, one in variables.items() if name in matched & candidates.keys() or name in explicit}
+    wrong = [one for one, names in matching.items() if not names & candidates.keys()]
+    if wrong or not chosen:
         raise InvalidValueError(
-            f"vars_to_warm_start {settings.vars_to_warm_start!r} matches none of the model's variables, which are "
+            f"vars_to_warm_start {wrong[0] if wrong else None!r} matches none of the model's variables, which are "
             f"{_closest(str(settings.vars_to_warm_start), list(candidates))}."
+        )
+    if skipped := [repr(name) for name in variables if name in matched - chosen.keys()]:
+        logger.warning(
+            "The warm start does not set %s; a list in vars_to_warm_start takes over buffers, too.", _listed(skipped)
         )
     return chosen
 
