@@ -6,6 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+from torch import Tensor, nn
+from torch.nn import functional
+
 import torch_estimator as te
 from tests.jobs import line, points
 
@@ -26,6 +31,34 @@ class Noting(te.Hook):
 
     def end(self, context: te.RunContext) -> None:
         self.told.append("end")
+
+
+class Dropping(nn.Module):
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.always, self.last = always, nn.Linear(1, 1)
+
+    def forward(self, features: Any) -> Tensor:
+        return functional.dropout(self.last(features), training=self.training or self.always)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_random_numbers_outside_of_training_are_noticed(always: bool, caplog: pytest.LogCaptureFixture) -> None:
+    x = np.ones((8, 1), np.float32)
+    rows = te.data.Dataset.from_arrays(x, x).batch(4)
+    estimator = te.Estimator.from_module(
+        Dropping(always=always),
+        head=te.RegressionHead(),
+        optimizer=te.optim.SGD(lr=0.01),
+        model_dir=f"memory://Dropping/{always}",
+        config=te.RunConfig(compile=False),
+    )
+    estimator.train(lambda: rows)
+    assert "random numbers" not in caplog.text
+    estimator.evaluate(lambda: rows)
+    list(estimator.predict(lambda: rows))
+    for mode in ("evaluation", "prediction"):
+        assert caplog.text.count(f"draws random numbers in {mode}") == int(always)
 
 
 def test_hooks_are_told_at_the_batches_they_ask_for(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ read files again.
 LabelColumn = str | Mapping[str, str] | None
 """The column that the labels were taken from, or a dict of such columns by label if there are several labels."""
 
-_CONSTANTS = frozenset({bool, int, float, str, bytes, type(None)})
-
 
 @dataclass(slots=True)
 class Chunk:
@@ -188,15 +186,13 @@ def as_columns(value: Any, name: str | None = None, *, lists: bool = False) -> A
 
 def copied(value: Any) -> Any:
     """Copy the arrays of a user's features or labels, which a generator may fill anew before the rows are used."""
-    if type(value) in _CONSTANTS:
-        return value
     if isinstance(value, np.ndarray | list):
         return value.copy()
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, tuple):
         return tuple(map(copied, value))
-    return {key: copied(column) for key, column in value.items()} if isinstance(value, Mapping) else value
+    return {key: copied(column) for key, column in value.items()} if isinstance(value, dict) else value
 
 
 def count_rows(features: Any, labels: Any) -> int:

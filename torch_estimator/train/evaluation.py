@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import torch
 
@@ -21,6 +21,7 @@ from torch_estimator.train.batches import batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
 from torch_estimator.train.progress import ProgressBar
+from torch_estimator.train.random_state import noticing_draws
 from torch_estimator.train.scores import Scores
 from torch_estimator.train.threads import sized_threads
 
@@ -128,7 +129,8 @@ def _evaluate_batches(
             with sized_threads(
                 model.module, batch_size(tensors.features), with_input_thread=not dataset.runs_user_code
             ):
-                with noting_batch(model.module, tensors.features, tensors.labels), observed(context):
+                noticing = nullcontext() if before else noticing_draws("evaluation")
+                with noting_batch(model.module, tensors.features, tensors.labels), observed(context), noticing:
                     outputs = model.module(tensors.features)
                     context.loss_tensor = scores.add_losses(outputs, tensors, count)
                 scores.add(outputs, tensors, count)

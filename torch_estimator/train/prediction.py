@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from torch_estimator.train.batch_fusion import BatchFusion
 from torch_estimator.train.batches import TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
+from torch_estimator.train.random_state import noticing_draws
 from torch_estimator.train.threads import sized_threads
 
 
@@ -73,7 +74,8 @@ def run_prediction(
             for hook in due:
                 hook.before_step(context)
             rows = batch_size(tensors.features)
-            with sized_threads(model.module, rows, with_input_thread=not dataset.runs_user_code):
+            noticing = nullcontext() if taken else noticing_draws("prediction")
+            with sized_threads(model.module, rows, with_input_thread=not dataset.runs_user_code), noticing:
                 arrays = _selected(_predictions(model, layers, tensors, context), keys)
             for hook in due:
                 hook.after_step(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 
 from torch_estimator.errors import CheckpointError
+
+logger = logging.getLogger("torch_estimator")
 
 
 @contextmanager
@@ -57,6 +60,19 @@ def drawing_alike(seed: int) -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+@contextmanager
+def noticing_draws(mode: str) -> Iterator[None]:
+    """Warn if the body draws random numbers. It calls a model for ``mode``, which is "evaluation" or "prediction"."""
+    before = random_state()
+    yield
+    if random_state() != before:
+        logger.warning(
+            "The model draws random numbers in %s, and so would its exports: torch.nn.functional.dropout needs "
+            "training=self.training.",
+            mode,
+        )
 
 
 def random_state(*, cpu: bool = True) -> dict[str, Any]:

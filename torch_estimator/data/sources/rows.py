@@ -40,15 +40,11 @@ def batches_of_rows(
     def batches() -> Iterator[Any]:
         rows = iter(generator(*args) if callable(generator) else generator)
         first = 0
-        while batch := [_kept(row) for row in islice(rows, _ROWS)]:
+        while batch := [copied(tuple(row) if isinstance(row, list) else row) for row in islice(rows, _ROWS)]:
             yield _together(batch, first)
             first += len(batch)
 
     return batches
-
-
-def _kept(row: Any) -> Any:
-    return tuple(map(copied, row)) if isinstance(row, tuple | list) else copied(row)
 
 
 def _together(rows: list[Any], first: int) -> Any:
