@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import torch_estimator as te
 from torch_estimator import feature_column as fc
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, InvalidValueError
 from torch_estimator.feature_column.meaning import described, meaning_of
 
 CONFIG = te.RunConfig(random_seed=1, compile=False)
@@ -224,6 +225,51 @@ def test_a_normalizer_that_draws_numbers_changes_none_of_the_training():
 
     assert first == again
     assert torch.equal(torch.rand(2), expected)
+
+
+OF_OTHER_ROWS = {
+    "mean and deviation": lambda x: (x - x.mean()) / x.std(),
+    "mean of each number": lambda x: x - x.mean(0, keepdim=True),
+    "greatest": lambda x: x / x.max(),
+    "smallest": lambda x: x - x.min(),
+    "median": lambda x: x - x.median(),
+    "norm": lambda x: nn.functional.normalize(x, dim=0),
+    "ranks": lambda x: x.argsort(0).float(),
+    "sums so far": lambda x: x.cumsum(0),
+    "number of rows": lambda x: x / len(x),
+}
+
+
+@pytest.mark.parametrize("normalizer", OF_OTHER_ROWS.values(), ids=OF_OTHER_ROWS)
+@pytest.mark.parametrize("bucketized", [False, True])
+def test_a_normalizer_that_mixes_rows_is_refused_before_the_first_step(normalizer, bucketized, tmp_path):
+    column = fc.numeric_column("x", normalizer_fn=normalizer)
+    steps = []
+
+    class Steps(te.Hook):
+        def before_step(self, context):
+            steps.append(context.global_step)
+
+    model = te.LinearClassifier([fc.bucketized_column(column, [0, 1]) if bucketized else column], str(tmp_path))
+    with pytest.raises(InvalidValueError, match=r"normalizer_fn of numeric column 'x' must compute each row by itself"):
+        model.train(rows, hooks=[Steps()], steps=1)
+
+    assert not steps
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        lambda x: x - x.mean(1, keepdim=True),
+        lambda x: nn.functional.softmax(x, dim=1),
+        lambda x: torch.log(x),
+        lambda x: torch.exp(x),
+        lambda x: x + 0.1 * torch.randn_like(x),
+        lambda x: x.clamp(-1, 1) / torch.tensor([2.0, 3.0]),
+    ],
+)
+def test_a_normalizer_of_each_row_by_itself_is_taken(normalizer):
+    assert meaning_of(fc.numeric_column("x", 2, normalizer_fn=normalizer))["normalizer_fn"]
 
 
 def test_a_normalizer_of_several_numbers_is_compared_in_each_of_them():

@@ -8,6 +8,7 @@ The descriptions are part of the checkpoint's format: a change of their text wou
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.column import Column, NumberColumn
 from torch_estimator.feature_column.crossed import CrossedColumn
 from torch_estimator.feature_column.embedding import EmbeddingColumn
@@ -28,6 +30,8 @@ Meanings: TypeAlias = dict[str, dict[str, Meaning]]
 
 # Numbers that stand for all others when two normalizers are compared.
 _PROBES = (-1000.0, -100.0, -10.0, -3.0, -1.0, -0.3, -0.1, 0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0, 100000.0)
+# Some of them, whose mean, median, smallest and largest numbers are others, show whether rows depend on each other.
+_FEW = slice(1, 6)
 # Machines may compute functions such as `exp` with different last digits.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
@@ -123,14 +127,24 @@ def _normalized(column: NumberColumn) -> list[Any] | None:
     The numbers of a row are added up with different weights, so that one number for each row remains.
     """
     numbers = np.array(_PROBES, np.float32).reshape(-1, *[1] * len(column.shape))
+    numbers = np.broadcast_to(numbers, (len(_PROBES), *column.shape))
     # A normalizer that draws random numbers must not change those of the training.
     with torch.random.fork_rng(devices=[]), np.errstate(all="ignore"):
         torch.default_generator.manual_seed(0)
         try:
-            rows = column.normalized(np.broadcast_to(numbers, (len(_PROBES), *column.shape)))
+            rows = column.normalized(numbers)
+            few, again = column.normalized(numbers[_FEW]), column.normalized(numbers)
         except Exception:
             # The first batch raises this error, too, and tells where.
             return None
+        # What draws random numbers differs from one call to the next, and cannot be compared.
+        close = functools.partial(np.allclose, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
+        if close(rows, again) and not close(rows[_FEW], few):
+            raise InvalidValueError(
+                f"normalizer_fn of numeric column {column.name!r} must compute each row by itself, but what it makes "
+                "of a row depends on the other rows, as with x.mean() or x.max(), and would differ in an export; "
+                "compute such numbers once, from the training data, and write them into the function."
+            )
         weights = 1 + np.arange(column.width) / column.width
         values = (rows.astype(np.float64) * (weights / weights.sum())).sum(1).tolist()
     return [value if math.isfinite(value) else str(value) for value in values]
