@@ -80,6 +80,10 @@ Make = Callable[[], object]
         (lambda: fc.bucketized_column(AGE, [1, 1]), "strictly increasing"),
         (lambda: fc.bucketized_column(AGE, [2, 1]), "strictly increasing"),
         (lambda: fc.bucketized_column(AGE, [float("nan")]), "strictly increasing finite"),
+        (lambda: fc.bucketized_column(AGE, [1, 1_700_000_000, 1_700_000_060]), "1700000060.0 for 'age' are one number"),
+        (lambda: fc.bucketized_column(AGE, [2**24, 2**24 + 1]), "16777216.0 and 16777217.0 for"),
+        (lambda: fc.bucketized_column(AGE, [0.1, 0.1 + 1e-12]), "are one number as float32"),
+        (lambda: fc.bucketized_column(AGE, [1e300, 2e300]), "are one number as float32"),
         (lambda: fc.bucketized_column(AGE, 3), "must be a list of numbers"),  # type: ignore[arg-type]
         (lambda: fc.categorical_column_with_vocabulary_list("x", []), "must not be empty"),
         (lambda: fc.categorical_column_with_vocabulary_list("x", ["a", "a"]), "has 'a' more than once"),

@@ -67,6 +67,14 @@ class BucketizedColumn(CategoricalColumn):
             raise InvalidValueError(
                 f"boundaries for {source.name!r} must be strictly increasing finite numbers, but got {self.boundaries}."
             )
+        with np.errstate(over="ignore"):
+            compared = np.array(self.boundaries, np.float32)
+        if len(same := np.flatnonzero(compared[1:] == compared[:-1])):
+            low, high = self.boundaries[same[0] : same[0] + 2]
+            raise InvalidValueError(
+                f"boundaries {low} and {high} for {source.name!r} are one number as float32, which columns compare; "
+                "subtract an offset from the raw column in the input, as with map, and from the boundaries."
+            )
 
     @property
     def name(self) -> str:
