@@ -220,3 +220,28 @@ def test_a_map_after_batch_may_make_more_rows() -> None:
 def test_empty_elements_of_an_iterable_are_skipped() -> None:
     elements = [*({"x": np.zeros(0)} for _ in range(3000)), {"x": np.ones(1)}]
     assert [batch["x"].tolist() for batch in Dataset.from_iterable(elements)] == [[1]]
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda d: d.repeat().filter(lambda features, labels: features["x"] < 0).batch(4),
+        lambda d: (
+            d.shuffle(8).repeat().map(lambda *row: row).filter(lambda features, labels: features["x"] < 0).batch(4)
+        ),
+        lambda d: d.repeat().shuffle(8, seed=1).filter(lambda features, labels: features["x"] < 0).repeat(2).batch(4),
+        lambda d: d.repeat().batch(2**16).prefetch(2).filter(lambda features, labels: False),
+        lambda d: d.repeat(2).repeat().batch(2**16).filter(lambda features, labels: features["x"] < 0),
+    ],
+)
+def test_an_endless_input_of_which_filter_keeps_nothing_is_an_error(chain: Callable[[Dataset], Dataset]) -> None:
+    with pytest.raises(DataError, match=r"filter has kept none of .* rows, .* and repeat\(\) before it never ends"):
+        next(iter(chain(rows(2**18))))
+
+
+def test_a_filter_that_keeps_a_row_or_whose_input_ends_takes_many_rows() -> None:
+    data = rows(2**18)
+    assert not list(data.repeat(9).filter(lambda features, labels: features["x"] < 0).batch(4))
+    assert not list(data.filter(lambda features, labels: features["x"] < 0).repeat().batch(4))
+    rare = data.repeat().filter(lambda features, labels: features["x"] == 7).batch(9)
+    assert batches(rare.take(1)) == [[7] * 9]

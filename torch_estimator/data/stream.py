@@ -62,6 +62,11 @@ class Stream(ABC):
         state = self.state()
         return lambda used: state
 
+    def endless_epoch(self) -> int | None:
+        """Return the epoch of the nearest `repeat` without end among the operations so far, or None without one."""
+        upstream = getattr(self, "_upstream", None)
+        return upstream.endless_epoch() if isinstance(upstream, Stream) else None
+
     @abstractmethod
     def restore(self, state: State) -> None:
         """Go to a saved position, so that the next chunk is the chunk at this position."""

@@ -12,7 +12,10 @@ from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array
 from torch_estimator.data.operations.map import Map, call
 from torch_estimator.data.stream import PassThroughStream, Stream
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
+
+# Raise an error if an endless input has so many rows in turn of which none is kept. Fewer rows may be chance.
+_MANY_ROWS = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +68,19 @@ class _FilterStream(PassThroughStream):
         self._settings = settings
 
     def next(self) -> Chunk | None:
+        begun, dropped = self._upstream.endless_epoch(), 0
         while (chunk := self._upstream.next()) is not None:
             keep = self._mask(chunk)
             if keep.all():
                 return chunk
             if keep.any():
                 return chunk.take(np.flatnonzero(keep))
+            dropped += chunk.rows
+            if begun is not None and dropped >= _MANY_ROWS and (self._upstream.endless_epoch() or 0) > begun + 1:
+                raise DataError(
+                    f"filter has kept none of {dropped:,} rows, which are more than one epoch, and repeat() before it "
+                    "never ends; correct its function, or call filter before repeat."
+                )
         return None
 
     def _mask(self, chunk: Chunk) -> Array:

@@ -64,6 +64,9 @@ class _RepeatStream(Stream):
         of, position = self._upstream.block_positions(count), self.state()
         return lambda used: {**position, "of": of(used)}
 
+    def endless_epoch(self) -> int | None:
+        return self._epoch if self._count is None else super().endless_epoch()
+
     def restore(self, state: State) -> None:
         self._outer = state["outer"]
         self._epoch = state["epoch"]
