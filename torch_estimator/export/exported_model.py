@@ -33,11 +33,13 @@ from torch_estimator.export.signatures import (
     Manifest,
     Signature,
 )
+from torch_estimator.export.warmup import ASSETS_EXTRA, WARMUP_FILE
 from torch_estimator.json_text import shortened
 from torch_estimator.number_text import NOT_A_NUMBER
 
 Array = npt.NDArray[Any]
 
+_MOST_BYTES_OF_SIGNATURES = 2**28
 _NOT_A_NUMBER = re.compile(rf"Name:'(Input .* {NOT_A_NUMBER})")
 """Pattern of onnxruntime's message where te.strings.to_number fails: it contains the name of the node."""
 
@@ -317,6 +319,7 @@ def read_manifest(directory: str) -> Manifest:
         ExportError: The file cannot be read or is damaged.
     """
     path = files.join(directory, SIGNATURES_FILE)
+    _check_files(directory)
     try:
         text = files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -324,6 +327,21 @@ def read_manifest(directory: str) -> Manifest:
     manifest = Manifest.from_json(text, where=path)
     _check_data(directory, manifest)
     return manifest
+
+
+def _check_files(directory: str) -> None:
+    """Check that the files of an export are files, and not pipes or devices that never end, and of a sensible size.
+
+    Raises:
+        ExportError: One is not.
+    """
+    for name in (SIGNATURES_FILE, MODEL_FILE, f"{ASSETS_EXTRA}/{WARMUP_FILE}"):
+        path = files.join(directory, name)
+        if files.is_local(path) and os.path.exists(path) and not os.path.isfile(path):
+            raise ExportError(f"{path} must be a file, but is a directory or a special file.")
+    size = files.sizes(directory).get(SIGNATURES_FILE, 0)
+    if size > _MOST_BYTES_OF_SIGNATURES:
+        raise ExportError(f"{directory}/{SIGNATURES_FILE} has {size:,} bytes, which no description of signatures has.")
 
 
 def _check_data(directory: str, manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from torch_estimator.export.warmup import batches_of, read_warmup
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns
 from torch_estimator.serving.errors import RequestError
+from torch_estimator.serving.loader import Loader
 from torch_estimator.serving.options import ServedModel, VersionPolicy
 
 logger = logging.getLogger("torch_estimator")
@@ -34,6 +35,12 @@ _FAST_SECS = 0.004
 
 # Seconds until the first new attempt to load a version. It may have failed because its files are still being copied.
 _FIRST_RETRY_SECS = 1.0
+
+# A look at stores that takes longer is not waited for at the end.
+_MOST_SECS_OF_A_LOOK = 5.0
+
+# Requests have been answered or given up by then.
+_MOST_SECS_OF_A_BATCH = 0.2
 
 # Seconds between two looks for new models in a registry.
 _DISCOVER_SECS = 2.0
@@ -246,12 +253,14 @@ class ModelState:
         labels: Versions by label.
         states: State of each known version, in TensorFlow Serving's words: ``LOADING``, ``AVAILABLE``, ``UNLOADING`` or
             ``END``, with an error message if loading failed.
+        slow: The versions that have been loading for long.
     """
 
     versions: Mapping[int, Version] = field(default_factory=dict)
     default: int | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    slow: frozenset[int] = frozenset()
 
     def number_of(self, label: str) -> int:
         """Return the version that a label names.
@@ -312,6 +321,7 @@ class Catalog:
         retry_secs: Seconds after which a version that could not be loaded is tried again. Exports never change, but a
             store may have failed for a while. While files of the version still change, as in a copy, it is tried
             earlier: after one second, then after twice as long each time.
+        slow_secs: Seconds after which a load no longer holds back those of other versions.
         observe: Called with the model, the version and the number of instances of each batch.
     """
 
@@ -322,6 +332,7 @@ class Catalog:
         threads: int,
         poll_secs: float,
         retry_secs: float = 60.0,
+        slow_secs: float = 30.0,
         observe: Callable[[str, int, int], None] = lambda model, version, rows: None,
     ) -> None:
         self._limits = limits
@@ -330,7 +341,7 @@ class Catalog:
         self._retry_secs = retry_secs
         self._observe = observe
         self._executor = ThreadPoolExecutor(max(2, threads), thread_name_prefix="predict")
-        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._loader = Loader(slow_secs)
         self._models: Mapping[str, _Model] = {}
         # Names of models in TensorFlow Serving's URLs do not depend on case.
         self._by_lower_name: Mapping[str, _Model] = {}
@@ -356,14 +367,19 @@ class Catalog:
         self.refresh()
         self._watcher.start()
 
-    def close(self) -> None:
-        """Stop looking for changes."""
+    def close(self) -> bool:
+        """Stop looking for changes; return whether a load or a graph is still running, which may never end."""
         self._ended.set()
         self._wake.set()
         if self._watcher.is_alive():
-            self._watcher.join()
-        self._loader.shutdown(wait=False, cancel_futures=True)
-        self._executor.shutdown(wait=False)
+            # Do not wait for a store that does not answer.
+            self._watcher.join(_MOST_SECS_OF_A_LOOK)
+        is_loading = self._loader.close()
+        running = list(self._executor._threads)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for thread in running:
+            thread.join(_MOST_SECS_OF_A_BATCH)
+        return is_loading or any(thread.is_alive() for thread in running)
 
     def names(self) -> list[str]:
         """Return the names of the models, sorted."""
@@ -411,18 +427,18 @@ class Catalog:
         return version
 
     def refresh(self) -> None:
-        """Look for changes now, and wait until new versions are loaded."""
+        """Look for changes now, and wait until new versions are loaded, except for those that take long."""
         self._look()
-        wait([load for model in self._models.values() for load in model.loads.values()])
+        self._loader.wait([load for model in self._models.values() for load in model.loads.values()])
         self._look()
         # In place of a version that could not be loaded, an older one may be loading now.
         while loads := [
             load
             for model in self._models.values()
             for number, load in model.loads.items()
-            if number not in model.failures
+            if number not in model.failures and not self._loader.seconds_of_slow(load)
         ]:
-            wait(loads)
+            self._loader.wait(loads)
             self._look()
 
     def _watch(self) -> None:
@@ -433,6 +449,7 @@ class Catalog:
 
     def _look(self) -> None:
         """Look for changes: take versions that have been loaded, begin to load new ones, let go of old ones."""
+        self._loader.go_on()
         with self._looking:
             self._discover()
             for name, model in self._models.items():
@@ -504,9 +521,13 @@ class Catalog:
             failure = model.failures.get(number)
             is_due = failure is None or time.monotonic() >= failure.retry_at
             if number not in versions and number not in model.loads and is_due:
-                load = self._loader.submit(self._load, name, number, found.versions[number])
+                load = self._loader.submit(partial(self._load, name, number, found.versions[number]))
                 model.loads[number] = load
                 load.add_done_callback(lambda done: self._wake.set())
+        slow = {number: secs for number, load in model.loads.items() if (secs := self._loader.seconds_of_slow(load))}
+        for number in slow.keys() - before.slow:
+            message = "Model %s has been loading version %d for %.0f s; other versions do not wait for it."
+            logger.warning(message, name, number, slow[number])
         default, labels = found.default, {}
         if default is not None:
             # Do not answer with a version that nobody has chosen. Keep the one before until the new one is loaded.
@@ -530,8 +551,9 @@ class Catalog:
         states.update(dict.fromkeys(gone, ("END", "")))
         states.update({number: ("END", failure.problem) for number, failure in model.failures.items()})
         states.update(dict.fromkeys(model.loads, ("LOADING", "")))
+        states.update({number: ("LOADING", f"it has been loading for {secs:.0f} s") for number, secs in slow.items()})
         states.update(dict.fromkeys(loaded, ("AVAILABLE", "")))
-        model.state = ModelState(loaded, default, labels, states)
+        model.state = ModelState(loaded, default, labels, states, frozenset(slow))
 
     def _take_loaded(self, name: str, model: _Model, found: Found) -> dict[int, Version]:
         """Return the versions that have been loaded since the last look; log those that could not be loaded."""

@@ -61,9 +61,9 @@ class PredictionService:
         """Load the models, then look for changes in the background."""
         self.catalog.start()
 
-    def close(self) -> None:
-        """Stop looking for changes."""
-        self.catalog.close()
+    def close(self) -> bool:
+        """Stop looking for changes; return whether a load or a graph is still running."""
+        return self.catalog.close()
 
     @property
     def is_ready(self) -> bool:

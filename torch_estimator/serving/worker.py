@@ -18,7 +18,7 @@ from pathlib import Path
 import uvicorn
 from prometheus_client import values
 
-from torch_estimator.errors import InvalidValueError, UserError, printable
+from torch_estimator.errors import INTERRUPTED, InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.connection import Connection
 from torch_estimator.serving.errors import option_to_change
@@ -99,14 +99,26 @@ def serve(
         ssl_certfile=options.tls_certificate,
         ssl_keyfile=options.tls_key,
     )
-    service.start()
-    _collect_garbage_less_often()
     try:
+        service.start()
+        _collect_garbage_less_often()
         server = HttpServer(config, listener, place, running=service.metrics.publish_running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(server.serve() if options.grpc_port is None else _serve_both(server, app))
     finally:
-        service.close()
+        if service.close():
+            _leave()
+
+
+def _leave() -> None:
+    """End the process at once if it is to end: at its regular end, Python would wait for a graph that never ends."""
+    error = sys.exc_info()[1]
+    status = {type(None): 0, SystemExit: getattr(error, "code", 0), KeyboardInterrupt: INTERRUPTED}.get(type(error))
+    if status is not None:
+        logger.warning("The server ends, although a version is still being loaded or run.")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(status)
 
 
 def _check_certificate(options: ServingOptions) -> None:

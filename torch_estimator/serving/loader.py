@@ -1,0 +1,69 @@
+"""Loads of versions, each in a thread of its own that the end of the process does not wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+
+class Loader:
+    """Runs loads one after the other, in the order given. One that takes long no longer holds back the others.
+
+    Args:
+        slow_secs: Seconds after which the next load begins, though this one goes on.
+
+    >>> loader = Loader()
+    >>> load = loader.submit(lambda: "loaded")
+    >>> loader.wait([load])
+    >>> load.result()
+    'loaded'
+    """
+
+    def __init__(self, slow_secs: float = 30.0) -> None:
+        self._slow_secs = slow_secs
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running: dict[Future[Any], float] = {}
+
+    def submit(self, load: Callable[[], Any]) -> Future[Any]:
+        """Run a load when its turn comes; return its future."""
+        future: Future[Any] = Future()
+        self._waiting.append((future, load))
+        self.go_on()
+        return future
+
+    def go_on(self) -> None:
+        """Begin the next load, if none runs that is not slow; call this from time to time."""
+        with self._lock:
+            self._running = {future: began for future, began in self._running.items() if not future.done()}
+            if self._waiting and all(map(self.seconds_of_slow, self._running)):
+                future, load = self._waiting.popleft()
+                self._running[future] = time.monotonic()
+                threading.Thread(target=self._run, args=(future, load), name="load", daemon=True).start()
+
+    def seconds_of_slow(self, future: Future[Any]) -> float:
+        """Return how long a load has run if it is slow; 0 otherwise."""
+        secs = time.monotonic() - self._running.get(future, float("inf"))
+        return secs if secs >= self._slow_secs else 0.0
+
+    def wait(self, futures: Sequence[Future[Any]]) -> None:
+        """Wait until all of these loads have ended or are slow."""
+        while pending := [one for one in futures if not one.done() and not self.seconds_of_slow(one)]:
+            wait(pending, timeout=min(1.0, self._slow_secs), return_when=FIRST_COMPLETED)
+            self.go_on()
+
+    def close(self) -> bool:
+        """Begin no further load; return whether one is still running."""
+        self._waiting.clear()
+        return not all(future.done() for future in self._running)
+
+    def _run(self, future: Future[Any], load: Callable[[], Any]) -> None:
+        try:
+            future.set_result(load())
+        except BaseException as error:
+            future.set_exception(error)
+        self.go_on()
