@@ -101,16 +101,16 @@ class Scores:
             global_step: Global step of the model, for messages.
 
         Raises:
-            InvalidValueError: A metric that compares predicted classes is NaN, because the model predicted NaN.
+            InvalidValueError: A metric that compares predicted classes is NaN, which NaN predictions cause.
         """
         with _without_process_group():
             metrics, extra = self._metrics.compute(), self._extra.compute()
         broken = [key for key, value in metrics.items() if key.split("/")[0] in _OF_CLASSES and math.isnan(value)]
         if broken:
             raise InvalidValueError(
-                f"The metrics {', '.join(broken)} cannot be computed at global step {global_step}, because the model "
-                "predicts NaN. Look for features that are NaN or infinite in the evaluation data; if there are none, "
-                "the weights are NaN."
+                f"The metrics {', '.join(broken)} cannot be computed at global step {global_step}: they are NaN. If "
+                "the model predicts NaN, look for features that are NaN or infinite in the evaluation data, or weights "
+                "that are NaN; if it does not, the head's metric itself gives NaN."
             )
         results = {**metrics, **extra}
         results["loss"] = self._loss / self.batches if self.batches else 0.0
