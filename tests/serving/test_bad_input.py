@@ -260,6 +260,63 @@ def test_a_request_for_a_tunnel_gets_400(server: Server) -> None:
     assert_goes_on(server)
 
 
+@pytest.mark.parametrize(
+    ("version", "headers", "said"),
+    [
+        (b"1.1", b"", b"0 Host headers in place of one."),
+        (b"1.1", b"Host: a\r\nhost: b\r\n", b"2 Host headers in place of one."),
+        (b"1.0", b"Host: a\r\nHost: a\r\n", b"2 Host headers in place of one."),
+        (b"1.0", b"", b"model_version_status"),
+        (b"1.1", b"Host:\r\n", b"model_version_status"),
+    ],
+)
+def test_a_request_names_one_host(server: Server, version: bytes, headers: bytes, said: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(
+            request(GOOD) + b"GET /v1/models/small HTTP/%s\r\n%sConnection: close\r\n\r\n" % (version, headers)
+        )
+        answers = received(connection)
+    assert answers.count(b'{"predictions":[2.0]}') == 1
+    assert said in answers or (b"in place of one" in said and answers.count(b"HTTP/1.1 ") == 1)
+    with connect(server) as connection:
+        connection.sendall(b"GET /v1/models/small HTTP/%s\r\n%sConnection: close\r\n\r\n" % (version, headers))
+        assert said in received(connection)
+    assert_goes_on(server)
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(("size", "status"), [(50_000, b"200"), (70_000, b"431")])
+def test_the_limit_is_of_the_headers_and_not_of_a_read(
+    server: Server, size: int, status: bytes, together: bool
+) -> None:
+    sent = b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\nA: %s\r\nConnection: close\r\n\r\n" % (b"b" * size)
+    with connect(server) as connection:
+        try:
+            for start in range(0, len(sent), len(sent) if together else 5_000):
+                connection.sendall(sent[start : start + (len(sent) if together else 5_000)])
+            answer = received(connection)
+        except ConnectionResetError:
+            answer = b"HTTP/1.1 431 "
+    assert answer[9:12] == status
+    assert_goes_on(server)
+
+
+def test_many_requests_in_one_packet_are_no_large_header(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\n\r\n" * 3000)
+        connection.sendall(b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert received(connection).count(b"HTTP/1.1 200 OK") == 3001
+
+
+@pytest.mark.parametrize("path", ["/metrics/", "/openapi.json/", "//evil.example/metrics/"])
+def test_no_path_redirects_to_the_host_that_a_client_names(server: Server, path: str) -> None:
+    with connect(server) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n".encode())
+        answer = received(connection)
+    assert answer.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 "))
+    assert b"evil" not in answer.partition(b"\r\n\r\n")[0]
+
+
 @pytest.mark.parametrize("junk", [b"garbage\r\n\r\n", b"\x16\x03\x01", b"x" * 2**17], ids=["text", "TLS", "long"])
 @pytest.mark.parametrize("requests", [1, 3])
 def test_requests_before_junk_in_their_packet_are_answered(server: Server, requests: int, junk: bytes) -> None:
@@ -275,7 +332,7 @@ def test_requests_before_junk_in_their_packet_are_answered(server: Server, reque
     [
         (b"", b""),
         (b"POST /v1/models/small:predict HTTP/1.1\r\nHost: a\r\nConte", b"408"),
-        (b"GET /v1/models/small HTTP/1.1\r\n\r\nGET /v1", b"200"),
+        (b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\n\r\nGET /v1", b"200"),
         (request(b'{"inputs"', length=1000), b"408"),
     ],
     ids=["nothing", "half a header", "half a second request", "half a body"],
@@ -377,7 +434,7 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(server: Server) 
 
 def test_many_idle_connections_leave_the_server_as_it_is(base: Path) -> None:
     with serving("--model", f"small={base}") as server, ExitStack() as open_ones:
-        used = b"GET /v1/models/small HTTP/1.1\r\n\r\n"
+        used = b"GET /v1/models/small HTTP/1.1\r\nHost: a\r\n\r\n"
         for number in range(IDLE):
             connection = open_ones.enter_context(connect(server))
             if number % 2:

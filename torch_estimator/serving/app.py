@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import orjson
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -112,6 +113,8 @@ class ServingApp:
             ],
             exception_handlers={HTTPException: _as_json},
         )
+        # A redirect would lead to the host that the client names.
+        self._other.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or begin or end with the server (ASGI's entry point)."""
@@ -266,7 +269,9 @@ class ServingApp:
     async def _openapi(self, request: Request) -> Response:
         from torch_estimator.serving.openapi import document
 
-        return Response(orjson.dumps(document(self.service)), media_type="application/json")
+        # For a thousand models this takes seconds, in which the event loop answers other requests.
+        content = await run_in_threadpool(lambda: orjson.dumps(document(self.service)))
+        return Response(content, media_type="application/json")
 
 
 async def _as_json(request: Request, error: Exception) -> Response:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from torch_estimator.serving.http import TOO_SLOW, Scope
 
 _MOST_HEADER_BYTES = 2**16
+_TOO_LARGE = (431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
 
 
 class Connection(HttpToolsProtocol):
@@ -35,6 +36,8 @@ class Connection(HttpToolsProtocol):
 
     _received = b""
     _unfinished = 0
+    _header_bytes = 0
+    _refusal = (400, "Bad Request", "The request is not valid HTTP/1.1.")
     _checks: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -62,7 +65,30 @@ class Connection(HttpToolsProtocol):
         # What has come first may also be the end of the request before.
         self._unfinished += len(data) if self._unfinished else 1
         if self._unfinished > _MOST_HEADER_BYTES and not self.transport.is_closing():
-            self._refuse(431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
+            self._refuse(*_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value)
+
+    def on_headers_complete(self) -> None:
+        """Take a request, unless its headers are too large or do not name one host.
+
+        Raises:
+            ValueError: They are or do not; the parser stops then, and uvicorn calls `send_400_response`.
+        """
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if self._header_bytes > _MOST_HEADER_BYTES:
+            self._refusal = _TOO_LARGE
+            raise ValueError
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._refusal = (400, "Bad Request", f"The request has {hosts} Host headers in place of one.")
+            raise ValueError
+        super().on_headers_complete()
 
     def _should_upgrade(self) -> bool:
         """Let uvicorn leave a request with an ``Upgrade`` header to `handle_websocket_upgrade`."""
@@ -97,8 +123,8 @@ class Connection(HttpToolsProtocol):
         return self.scheme == "http"
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is no HTTP."""
-        self._refuse(400, "Bad Request", "The request is not valid HTTP/1.1.")
+        """Answer a request that is no HTTP, or that `on_headers_complete` refuses."""
+        self._refuse(*self._refusal)
 
     def _refuse(self, status: int, phrase: str, sentence: str) -> None:
         body = f'{{"error":"{sentence}"}}'
