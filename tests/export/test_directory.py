@@ -106,3 +106,13 @@ def test_nothing_else_is_touched(tmp_path: Path) -> None:
 def _make_old(directory: Path) -> None:
     for path in [directory, *directory.rglob("*")]:
         os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def test_an_empty_directory_of_a_writer_that_was_killed_at_once_is_removed_after_seconds(tmp_path: Path) -> None:
+    new = tmp_path / "temp-1700000000"
+    new.mkdir()
+    made = new.stat().st_mtime
+    remove_leftovers(str(tmp_path), made + 1)
+    assert new.exists()
+    remove_leftovers(str(tmp_path), made + 11)
+    assert not new.exists()

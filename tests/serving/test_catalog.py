@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
+import shutil
 import threading
 import time
 import weakref
@@ -28,7 +30,7 @@ from tests.serving.models import (
     write_export,
 )
 from torch_estimator.errors import ExportError, InvalidValueError, RegistryError
-from torch_estimator.export.signatures import MODEL_FILE
+from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE
 from torch_estimator.registry import Registry
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.batcher import BatchLimits
@@ -421,3 +423,67 @@ def test_a_fast_large_request_runs_in_the_event_loop_of_one_core_alone(
         result = asyncio.run(version.batcher.predict(columns, "one", rows))
     assert all(len(array) == rows for array in result.outputs.values())
     assert bool(submitted) == (threads > 1)
+
+
+class Held:
+    """A source of one version, whose load lasts until it is released."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Event()
+        init = Version.__init__
+
+        def slow(version: Version, model: str, *arguments: Any, **settings: Any) -> None:
+            if model == "held":
+                self.released.wait(MANY_SECS)
+            init(version, model, *arguments, **settings)
+
+        monkeypatch.setattr(Version, "__init__", slow)
+
+
+def test_a_load_that_lasts_holds_back_no_other_model(
+    base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = Held(base, monkeypatch)
+    catalog = Catalog(LIMITS, threads=1, poll_secs=0.01, slow_secs=0.05)
+    for name in ("held", "other"):
+        catalog.add(name, DirectorySource(str(base)), VersionPolicy())
+    catalog.refresh()
+    assert catalog.state("other").default is not None
+    assert catalog.state("held").default is None
+    assert not catalog.is_ready
+    (state,) = set(catalog.state("held").states.values()) - {("END", "")}
+    assert state[0] == "LOADING" and re.fullmatch(r"it has been loading for \d+ s", state[1])
+    catalog.refresh()
+    (said,) = [one for one in caplog.messages if "has been loading" in one]
+    assert said.startswith("Model held has been loading version ")
+    held.released.set()
+    wait_until(lambda: catalog.refresh() or catalog.is_ready)
+    assert {state for state, _ in catalog.state("held").states.values()} <= {"AVAILABLE", "END"}
+    assert not catalog.close()
+
+
+def test_the_end_does_not_wait_for_a_load(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(base, monkeypatch)
+    catalog = Catalog(LIMITS, threads=1, poll_secs=0.01, slow_secs=0.05)
+    catalog.add("held", DirectorySource(str(base)), VersionPolicy())
+    catalog.start()
+    try:
+        assert catalog.close()
+    finally:
+        held.released.set()
+
+
+@pytest.mark.parametrize("name", [SIGNATURES_FILE, MODEL_FILE])
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_what_never_ends_is_no_file_of_an_export(name: str, kind: str, base: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "export"
+    shutil.copytree(base / "1", copied)
+    (copied / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(copied / name)
+    elif kind == "device":
+        (copied / name).symlink_to("/dev/zero")
+    else:
+        (copied / name).mkdir()
+    with pytest.raises(ExportError, match=f"{name} must be a file, but is a directory or a special file"):
+        Version("small", 1, str(copied), threads=1, limits=LIMITS, executor=ThreadPoolExecutor(1))

@@ -28,6 +28,7 @@ except ImportError:  # Windows has no fcntl.
     fcntl = None  # type: ignore[assignment]
 
 OLD_SECS = 3600.0
+_EMPTY_SECS = 10.0
 
 _NAME = re.compile(r"[0-9]{10}")
 _TEMPORARY = "temp-"
@@ -168,7 +169,9 @@ def _remove_if_abandoned(temporary: str, now: float) -> None:
         return
     with _locked(temporary) as locked:
         writer_died_here = locked and _owner(temporary) == _kernel()
-        if writer_died_here or (locked is not False and now - _last_change(temporary) > OLD_SECS):
+        # A writer puts its file into a new directory at once, unless it is killed before.
+        old_secs = OLD_SECS if os.listdir(temporary) else _EMPTY_SECS
+        if writer_died_here or (locked is not False and now - _last_change(temporary) > old_secs):
             files.remove_tree(temporary)
 
 
