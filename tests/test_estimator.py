@@ -579,3 +579,27 @@ def test_a_loss_that_is_not_one_number_is_one_sentence(loss: Any, got: str, tmp_
 
     with pytest.raises(ValueError, match=f"must return one number as a tensor, but got {got}"):
         te.Estimator(model_fn, str(tmp_path)).train(points, steps=1)
+
+
+def test_a_data_error_has_a_short_traceback_unless_code_of_the_user_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\nq,3\n")
+
+    def bad_row() -> te.data.Dataset:
+        return te.data.Dataset.from_csv(str(tmp_path / "a.csv"), column_types={"x": "float32"}, label="y").batch(2)
+
+    def refuse(features: Any, labels: Any) -> Any:
+        raise te.errors.DataError("no")
+
+    def bad_map() -> te.data.Dataset:
+        return te.data.Dataset.from_arrays({"x": [1.0, 2.0]}, [1.0, 2.0]).batch(2).map(refuse)
+
+    estimator = te.LinearRegressor([te.feature_column.numeric_column("x")], str(tmp_path / "model"))
+    for run in (estimator.train, estimator.evaluate):
+        with pytest.raises(te.errors.DataError, match="line 3: column 'x'") as raised:
+            run(bad_row)
+        assert len(raised.traceback) <= 4
+        assert raised.value.__suppress_context__
+        with pytest.raises(te.errors.DataError, match="no") as raised:
+            run(bad_map)
+        assert "refuse" in {entry.name for entry in raised.traceback}
+        estimator.train(lambda: ({"x": [1.0]}, [1.0]), steps=1)

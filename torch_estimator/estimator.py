@@ -16,7 +16,7 @@ import torch
 from torch_estimator import files
 from torch_estimator.checkpoint.saved_tensors import saved_shape
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
-from torch_estimator.estimator_job import EstimatorJob
+from torch_estimator.estimator_job import EstimatorJob, ShortTraceback
 from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks
 from torch_estimator.mode_keys import ModeKeys
@@ -384,7 +384,8 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
-        self.job.train(input_fn, hooks, saving_listeners, steps=steps, max_steps=max_steps)
+        with ShortTraceback():
+            self.job.train(input_fn, hooks, saving_listeners, steps=steps, max_steps=max_steps)
         return self
 
     def evaluate(
@@ -424,7 +425,8 @@ class Estimator:
         """
         check_input_fn(input_fn)
         check_positive("steps", steps)
-        return self.job.evaluate(EvalSpec(input_fn, steps, name, checked_hooks(hooks)), checkpoint_path)
+        with ShortTraceback():
+            return self.job.evaluate(EvalSpec(input_fn, steps, name, checked_hooks(hooks)), checkpoint_path)
 
     def predict(
         self,

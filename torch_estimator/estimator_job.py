@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sysconfig
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
 import torch
 
@@ -17,7 +21,7 @@ from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.runner_choice import make_runner
 from torch_estimator.distributed.errors import PeerLost
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, UserError
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
@@ -366,3 +370,23 @@ class _Running:
 
     training: Training | None = None
     session: Session | None = None
+
+
+class ShortTraceback:
+    """Leaves the frames of this package out of the traceback of a `UserError`, whose message says it all.
+
+    The frames stay if one of the user's code is among them, such as of a function for `Dataset.map`. The debug log of
+    ``torch_estimator`` has all of them.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: TracebackType | None) -> None:
+        if not isinstance(error, UserError):
+            return
+        paths = sysconfig.get_paths()
+        own = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], "<")
+        if all(frame.filename.startswith(own) for frame in traceback.extract_tb(frames)[1:]):
+            logger.debug("The whole traceback:", exc_info=error)
+            raise error.with_traceback(None) from None

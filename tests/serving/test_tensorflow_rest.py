@@ -233,7 +233,7 @@ def test_a_compressed_body_is_refused(app: ServingApp) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "JSON Parse error: Expecting value"),
+        (b"", "JSON Parse error: the body is empty; send a JSON object."),
         (b'{"instances": [', "JSON Parse error: Expecting value"),
         (b'{"instances": ["\xff"]}', "JSON Parse error: the body is not UTF-8 (byte 16)."),
         (b'{"instances": ["\\ud800"]}', "JSON Parse error: a string has one half of a surrogate pair."),

@@ -74,6 +74,8 @@ def read_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise RequestError(400, f"JSON Parse error: the body is not UTF-8 (byte {error.start}).") from error
     except json.JSONDecodeError as error:
+        if not body.strip():
+            raise RequestError(400, "JSON Parse error: the body is empty; send a JSON object.") from error
         raise RequestError(400, f"JSON Parse error: {error}") from error
     except ValueError as error:
         # Python reads integers of up to 4,300 digits.
