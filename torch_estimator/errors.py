@@ -173,6 +173,15 @@ class NanLossDuringTrainingError(UserError, RuntimeError):
     """
 
 
+class CompiledStepError(UserError, RuntimeError):
+    """A compiled training step computes something else than the step in Python, found before a checkpoint was saved.
+
+    >>> import torch_estimator as te
+    >>> issubclass(te.errors.CompiledStepError, RuntimeError)
+    True
+    """
+
+
 def printable(text: str) -> str:
     """Escape control characters and unprintable characters in a text, except newlines and tabs.
 

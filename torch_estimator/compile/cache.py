@@ -161,6 +161,17 @@ class StepCache:
             os.rename(folder, gone)
             _remove(gone)
 
+    def refuse(self, key: str) -> None:
+        """Remove the entry of a key, and make `is_refused` true of it for a day."""
+        if self._is_ready(self._directory):
+            self.remove(self._directory / key)
+            with contextlib.suppress(OSError):
+                (self._directory / f".{key}.refused").touch()
+
+    def is_refused(self, key: str) -> bool:
+        """Return whether the compiled step of a key was found to compute something else than Python."""
+        return (self._directory / f".{key}.refused").exists()
+
     def _is_ready(self, directory: Path) -> bool:
         """Create a directory of the cache if it is absent. Return whether the directory exists and is safe to use."""
         try:

@@ -20,7 +20,14 @@ from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
-from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_in_background, missing_core
+from torch_estimator.compile.policy import (
+    CHECK_EVERY_SECS,
+    IdleCores,
+    ShapePolicy,
+    is_worth_compiling_in_background,
+    missing_core,
+)
+from torch_estimator.compile.proof import Proof, prove
 from torch_estimator.compile.step_compiler import StepCompiler
 from torch_estimator.compile.trace_checks import reason_of
 from torch_estimator.hooks.hook import RunContext
@@ -61,6 +68,9 @@ class _LayoutState:
         eager_steps: Number of such batches that ran in Python.
         compilation: The process that compiles the step, while it runs.
         compiled: The compiled step, once there is one.
+        is_proven: Whether the compiled step computes what Python computes; it is used only then.
+        example: The batch on which both were compared, in memory of its own.
+        check_at: Time from which on both are compared again before a checkpoint, of `time.monotonic`.
         failed: Whether compiling has failed, and such batches stay in Python.
         is_second_try: Whether the first compiling process was stuck.
     """
@@ -72,6 +82,9 @@ class _LayoutState:
     eager_steps: int = 0
     compilation: Compilation | None = None
     compiled: CompiledStep | None = None
+    is_proven: bool = False
+    example: tuple[BatchBlock, Batches] | None = None
+    check_at: float = 0.0
     failed: bool = False
     is_second_try: bool = False
 
@@ -184,6 +197,8 @@ class CompiledRunner(StepRunner):
             state = self._resting if block is None else self._layout_state(block, batches, len(losses), context)
             if block is None or state is None or state.compiled is None or self.in_python:
                 losses.append(self._take_in_python(batches.batch(len(losses)), state, context))
+            elif not state.is_proven:
+                losses.append(self._take_proving(state, block, batches, len(losses), context))
             else:
                 more, failed = self._take_compiled(state.compiled, block, batches, len(losses), context)
                 losses += more
@@ -200,13 +215,22 @@ class CompiledRunner(StepRunner):
         """Return whether to take steps in Python without looking for a compiled step or a reason to compile one."""
         return self._resting is not None and time.monotonic() < self._rest_until
 
-    def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
+    def is_ready_for(self, batches: Batches, context: RunContext, fill: Callable[[], object] | None = None) -> bool:
         """Return whether a compiled step is ready for the first of these batches.
 
         If the runner was made with ``when=True``, this waits until the step is compiled.
         """
-        state = self._layout_state(self._prepare(batches), batches, 0, context)
-        return state is not None and state.compiled is not None
+        block = self._prepare(batches)
+        state = self._layout_state(block, batches, 0, context)
+        if state is None or state.compiled is None:
+            return False
+        if not state.is_proven:
+            if fill is not None:
+                fill()
+            difference = self._prove(state, block, batches, 0, keeps=False).difference
+            if difference is not None:
+                self._refuse(state, block, difference)
+        return state.is_proven
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
         """Return a function that runs the compiled step on the batch of a given number, and returns the loss.
@@ -219,7 +243,7 @@ class CompiledRunner(StepRunner):
         """
         block = self._prepare(batches)
         state = self._layout_state(block, batches, 0, context)
-        if state is None or state.compiled is None or self.in_python or context.observe:
+        if state is None or state.compiled is None or not state.is_proven or self.in_python or context.observe:
             return None
         if self._step.schedules or self._step.accumulation:
             return None
@@ -297,6 +321,77 @@ class CompiledRunner(StepRunner):
             state.eager_secs += time.perf_counter() - started
             state.eager_steps += 1
         return loss
+
+    def _prove(
+        self, state: _LayoutState, block: BatchBlock, batches: Batches, number: int, *, keeps: bool = True
+    ) -> Proof:
+        """Train on one batch in Python and compiled; the compiled step is used from now on if both agree.
+
+        Args:
+            state: The state of the layout of these batches, which has a compiled step.
+            block: The memory that the batches are in.
+            batches: The batches of this call.
+            number: Number of the batch among them.
+            keeps: Whether the step counts. If not, everything is as before afterwards.
+        """
+        compiled, compiler = state.compiled, self._compiler
+        assert compiled is not None and compiler is not None and block.layout is not None
+        batch, module = batches.batch(number), self._step.module
+        settings = np.array([[one for group in self._step.groups for one in group.numbers()]], np.float32)
+
+        def run() -> float | None:
+            losses, failed = compiled.take(block.addresses, batches.start + number, settings)
+            return None if failed else float(losses[0])
+
+        # A batch to compare with again later, in memory of its own.
+        example = Batches(tree.map(Tensor.clone, batch))
+        with (
+            self._observer.unobserved(),
+            sized_threads(module, block.rows, with_input_thread=True),
+            noting_batch(module, batch.features, batch.labels),
+        ):
+            proof = prove(self._step, compiler.changing, step_inputs(batch), run, keeps=keeps)
+        state.is_proven = proof.difference is None and math.isfinite(proof.loss)
+        state.check_at = time.monotonic() + CHECK_EVERY_SECS
+        if state.is_proven and (like := block_of(example)).layout == block.layout:
+            state.example = like, example
+        return proof
+
+    def _take_proving(
+        self, state: _LayoutState, block: BatchBlock, batches: Batches, number: int, context: RunContext
+    ) -> float:
+        """Take one step in Python and compiled; return its loss."""
+        if context.observe:
+            self._observe(batches.batch(number), context)
+        # The schedules, which this step advances, can change a setting that is a constant in the compiled step.
+        self.refresh_settings()
+        proof = self._prove(state, block, batches, number)
+        context.compiled = state.is_proven
+        self._step.end()
+        self._has_stepped = True
+        if proof.difference is not None:
+            self._refuse(state, block, proof.difference)
+        return proof.loss
+
+    def _refuse(self, state: _LayoutState, block: BatchBlock, difference: str) -> None:
+        if self._compiler is not None and block.layout is not None:
+            self._compiler.refuse(block.layout, state.threads)
+        self._give_up(difference)
+
+    def check(self) -> str | None:
+        """Compare the compiled steps with Python again, each on the batch that it was compared on before.
+
+        Returns:
+            What differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
+        """
+        for state in list(self._layouts.values()):
+            if state.is_proven and state.example is not None and time.monotonic() >= state.check_at:
+                block, batches = state.example
+                difference = self._prove(state, block, batches, 0, keeps=False).difference
+                if difference is not None:
+                    self._refuse(state, block, difference)
+                    return difference
+        return None
 
     def _take_compiled(
         self, compiled: CompiledStep, block: BatchBlock, batches: Batches, start: int, context: RunContext
@@ -439,6 +534,9 @@ class CompiledRunner(StepRunner):
                 return
             is_outdated = self._compiler.is_outdated
             self._detector = ChangeDetector(self._step, self._watched, self._observer, is_outdated)
+        if self._compiler.is_refused(layout, state.threads):
+            self._give_up("an earlier run has found that its compiled step does not compute what Python computes")
+            return
         while state.compilation is None:
             is_look_up_due = time.monotonic() >= state.next_look_up
             if is_look_up_due:

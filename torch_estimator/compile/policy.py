@@ -43,6 +43,9 @@ _WORTH_SECS = 20.0
 # If no core is idle, compile only if the remaining steps take at least this many times `_WORTH_SECS` in Python.
 _BUSY_FACTOR = 10
 
+CHECK_EVERY_SECS = 10.0
+"""Seconds between two comparisons of a compiled step with Python, before checkpoints."""
+
 _MEASURE_IDLE_SECS = 1.0
 # Share of a core that must be idle. With a smaller share, the compiler would run for long and slow the training down.
 _IDLE_SHARE = 0.5

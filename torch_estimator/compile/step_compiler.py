@@ -51,6 +51,20 @@ class StepCompiler:
         """All tensors that a step depends on, except the state of optimizers."""
         return [tensor for path, tensor in self._key.tensors if not path.startswith("optimizers")]
 
+    @property
+    def changing(self) -> list[tuple[str, Tensor]]:
+        """All tensors that a step may change, with their paths."""
+        return list(self._key.tensors)
+
+    def refuse(self, layout: BatchLayout, threads: int) -> None:
+        """Remove a compiled step from the cache, and let later runs not compile it, because it computes wrongly."""
+        if self._key.portable:
+            self._cache.refuse(self._entry_key(layout, threads))
+
+    def is_refused(self, layout: BatchLayout, threads: int) -> bool:
+        """Return whether an earlier run has refused the compiled step."""
+        return self._key.portable and self._cache.is_refused(self._entry_key(layout, threads))
+
     def is_outdated(self) -> bool:
         """Return whether the model or the step has changed since this object was made.
 

@@ -7,6 +7,7 @@ threads were started. So `torch.compile` compiles inside the training process, w
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from torch_estimator import tree
 from torch_estimator.compile.batch_layout import step_inputs
-from torch_estimator.compile.policy import ShapePolicy, is_worth_waiting
+from torch_estimator.compile.policy import CHECK_EVERY_SECS, ShapePolicy, is_worth_waiting
+from torch_estimator.compile.proof import Proof, prove
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import RunContext
-from torch_estimator.optim.companions import companions_of
+from torch_estimator.optim.companions import companions_of, with_companions
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
 from torch_estimator.train.runner import StepRunner
@@ -78,6 +80,9 @@ class TorchCompileRunner(StepRunner):
         )
         self._observer = Observer(step.module, watched)
         self._logged_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        # The batch on which each shape was compared with Python, and when to compare them again.
+        self._examples: dict[tuple[tuple[int, ...], ...], _Inputs] = {}
+        self._check_at = 0.0
         # In versions of torch with this setting, `torch.autograd.grad` can be part of a compiled graph.
         self._is_supported = hasattr(torch._dynamo.config, "trace_autograd_ops")
         if self._compiles and not self._is_supported:
@@ -117,7 +122,8 @@ class TorchCompileRunner(StepRunner):
             sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
         ):
-            if not self._is_compiled(inputs, context):
+            shapes = tuple(tuple(one.shape) for one in tree.leaves(inputs) if isinstance(one, Tensor))
+            if not self._is_compiled(inputs, shapes, context):
                 return self._take_in_python(inputs, context)
             context.compiled = True
             if context.observe:
@@ -128,6 +134,8 @@ class TorchCompileRunner(StepRunner):
                 if self._on_gpu:
                     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 try:
+                    if shapes not in self._examples:
+                        return self._prove(inputs, shapes, context)
                     loss, left = self._compiled(*inputs)
                 except Exception as error:
                     if not _is_compiler_error(error):
@@ -138,6 +146,46 @@ class TorchCompileRunner(StepRunner):
                     return self._take_in_python(inputs, context)
                 # Copy the loss, because the next replay of the CUDA graph overwrites the memory of its outputs.
                 return self._step.finish(loss.clone() if self._on_gpu else loss, left)
+
+    def _prove(self, inputs: _Inputs, shapes: tuple[tuple[int, ...], ...], context: RunContext) -> Tensor:
+        """Take one step in Python and compiled; compiled steps are used from now on if both agree."""
+        example = tree.map(Tensor.clone, inputs)
+        proof = self._compare(inputs, keeps=True)
+        self._step.end()
+        if proof.difference is not None:
+            context.compiled = False
+            self._give_up(proof.difference)
+        elif math.isfinite(proof.loss):
+            self._examples[shapes] = example
+        return torch.tensor(proof.loss, device=next(self._step.module.parameters()).device)
+
+    def _compare(self, inputs: _Inputs, *, keeps: bool) -> Proof:
+        def run() -> float:
+            for group in self._step.groups:
+                group.refresh()
+            if self._on_gpu:
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            loss, left = self._compiled(*inputs)
+            loss = float(loss)
+            self._step.update_left(left)
+            return loss
+
+        module, optimizers = self._step.module, with_companions(self._step.optimizers)
+        states = [value for one in optimizers for state in one.state.values() for value in state.items()]
+        tensors = [*module.named_parameters(), *module.named_buffers(), *states]
+        self._check_at = time.monotonic() + CHECK_EVERY_SECS
+        return prove(self._step, [one for one in tensors if isinstance(one[1], Tensor)], inputs, run, keeps=keeps)
+
+    def check(self) -> str | None:
+        """Compare the compiled steps with Python again, each on the batch that it was compared on before.
+
+        Returns:
+            What differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
+        """
+        if time.monotonic() < self._check_at or self._has_given_up:
+            return None
+        differences = (self._compare(inputs, keeps=False).difference for inputs in self._examples.values())
+        return next(filter(None, differences), None)
 
     def _mark_static(self) -> None:
         """Tell torch that what a step writes to keeps its place in memory; otherwise it takes no CUDA graph."""
@@ -167,10 +215,9 @@ class TorchCompileRunner(StepRunner):
         self._eager_steps += 1
         return loss
 
-    def _is_compiled(self, inputs: _Inputs, context: RunContext) -> bool:
-        """Return whether a batch runs as compiled code. Check the loss before the first batch of each shape."""
+    def _is_compiled(self, inputs: _Inputs, shapes: tuple[tuple[int, ...], ...], context: RunContext) -> bool:
+        """Return whether a batch runs as compiled code."""
         rows = batch_size(inputs[0])
-        shapes = tuple(tuple(one.shape) for one in tree.leaves(inputs) if isinstance(one, Tensor))
         if self._has_given_up:
             return False
         if not self._compiles:
@@ -186,8 +233,6 @@ class TorchCompileRunner(StepRunner):
         if shapes not in self._logged_shapes:
             self._logged_shapes.add(shapes)
             self._mark_static()
-            # Check the loss here, in an extra forward pass, because compiled code does not check it.
-            self._observer.observe(lambda: self._step.check_loss(self._step.loss(*inputs)))
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
         return True
 

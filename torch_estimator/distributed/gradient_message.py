@@ -337,6 +337,12 @@ class SendingStep(TrainStep):
         """Return the tensors that a step writes without reading them first, including the message."""
         return [*super().scratch(), self.message]
 
+    def results(self) -> list[tuple[str, Tensor]]:
+        """Return the gradients in the message."""
+        dense, tables = self.packing.parts(self.message)
+        parts = [*(one for one in dense if one is not None), *(part for table in tables for part in table)]
+        return [("a gradient", part) for part in parts]
+
 
 class ReceivingStep(TrainStep):
     """Second half of a step: updates parameters and optimizer state with the gradients of all processes.
@@ -350,6 +356,8 @@ class ReceivingStep(TrainStep):
     Attributes:
         packing: Unpacks the messages.
     """
+
+    rounds = False
 
     def __init__(self, *args: Any, layout: Layout, averages: bool, **kwargs: Any) -> None:
         super().__init__(*args, averages=averages, **kwargs)

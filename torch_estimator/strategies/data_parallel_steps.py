@@ -29,6 +29,7 @@ from torch import Tensor
 from torch_estimator.cluster.task import Task
 from torch_estimator.distributed.errors import PeerLost, TrainingOver
 from torch_estimator.distributed.gradient_message import (
+    CODE,
     HAS_BATCH,
     LOSS,
     MISSING_GRADIENTS,
@@ -235,7 +236,13 @@ class DataParallelSteps(SynchronousSteps):
                 self._sending.packing.pack_nothing(message)
             if code in (HAS_BATCH, NO_BATCH):
                 self._sending.packing.put_cursor(message, self._own_cursor)
-        can_compile = self._receivers is not None and self._receivers.is_ready_for(self._received, self._update_context)
+
+        def fill() -> None:
+            self._messages.copy_(message)
+            self._messages[:, CODE] = HAS_BATCH
+
+        context = self._update_context
+        can_compile = self._receivers is not None and self._receivers.is_ready_for(self._received, context, fill)
         return self._exchange_codes(message, code, update_compiled=can_compile)
 
     def _update(self) -> Sequence[Tensor | float]:

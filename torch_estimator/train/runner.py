@@ -73,9 +73,23 @@ class StepRunner:
     def refresh_settings(self) -> None:
         """Make the next step read the optimizers' settings again; called when a schedule has changed them."""
 
-    def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
-        """Return whether a compiled step is ready for the first of these batches."""
+    def is_ready_for(self, batches: Batches, context: RunContext, fill: Callable[[], object] | None = None) -> bool:
+        """Return whether a compiled step is ready for the first of these batches.
+
+        Args:
+            batches: The batches.
+            context: What hooks are called with.
+            fill: Writes numbers like those of a batch into the batches, with which the compiled step is compared.
+        """
         return False
+
+    def check(self) -> str | None:
+        """Compare compiled steps with Python again, unless that was done in the last seconds.
+
+        Returns:
+            What differs, in words that fit after "because"; None if nothing does.
+        """
+        return None
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
         """Return a function that takes the index of a batch in ``batches``, trains on the batch, and returns its loss.

@@ -65,8 +65,10 @@ class TrainingSaver:
         Raises:
             CheckpointError: The previous checkpoint could not be written, or this one cannot.
             NotFinite: A trained variable is NaN or infinite.
+            CompiledStepError: A compiled step computes something else than Python.
         """
         check_finite(self._training.trained_variables())
+        self._training.check_compiled_steps(step)
         content = self._session.snapshot(lambda: self.writer.reserve(step))
         self._training.saved_state = {**content.state, _HOOKS: self._training.hook_states()}
         self.writer.save(

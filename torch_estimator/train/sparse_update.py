@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Gradient
+from torch_estimator.optim.companions import companions_of
+from torch_estimator.optim.gradient_accumulation import GradientSums
 from torch_estimator.train.live_group import LiveGroup
 
 Gathered = list[tuple[Table, Tensor, Tensor]]
@@ -28,11 +30,16 @@ class SparseUpdate:
         group: Settings of the parameter group that contains the weight.
         shared: Whether `gradient` also returns the share of each lookup: 1 / n for a row that the batch looks up n
             times. Clipping by norm needs it, to count each row once.
+
+    Attributes:
+        before_change: Called in Python steps with each tensor of the shape of the table, and with the positions of its
+            elements that are about to be changed.
     """
 
     def __init__(self, table: Table, optimizer: Optimizer, group: LiveGroup, *, shared: bool) -> None:
         self.table = table
         self.optimizer = optimizer
+        self.before_change: Callable[[Tensor, Tensor], None] | None = None
         self._group = group
         # Sums of the gradients of the rows in the current batch. All other rows hold old numbers, which are never read.
         self._sums = torch.zeros_like(table.weight.detach())
@@ -42,6 +49,13 @@ class SparseUpdate:
     def scratch(self) -> list[Tensor]:
         """Buffers for temporary results of an update; the next update does not use their content."""
         return [self._sums] if self._counts is None else [self._sums, self._counts]
+
+    def changed_by_rows(self) -> list[Tensor]:
+        """Return the tensors of which a step changes only the rows that its batch looks up."""
+        weight = self.table.weight
+        sums = [one for one in companions_of([self.optimizer]) if isinstance(one, GradientSums)]
+        states = [state for one in (self.optimizer, *sums) for state in one.state.get(weight, {}).values()]
+        return [weight, *(state for state in states if isinstance(state, Tensor) and state.shape == weight.shape)]
 
     def sparse_gradient(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> SparseGrad | None:
         """Return the sparse gradient of this table: the id and the gradient of each lookup; ids may repeat.
@@ -79,6 +93,7 @@ class SparseUpdate:
         """Add the gradient of a batch to a sum ``[rows + 1, dim]``, and set its rows of a mask of this shape to 1."""
         ids, values = gradient
         rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, self.table.dim)
+        self._announce([total, touched], rows)
         rows.add_to(total, touched, values)
 
     def apply(self, gradient: Gradient) -> None:
@@ -86,8 +101,9 @@ class SparseUpdate:
         touched = gradient.rows
         assert isinstance(touched, _Elements | _TracedRows)
         weight = self.table.weight.detach()
-        rows = touched.of(weight)
         whole = self.optimizer.state[self.table.weight]
+        self._announce([self.table.weight, *(one for one in whole.values() if one.shape == weight.shape)], touched)
+        rows = touched.of(weight)
         state = {key: touched.of(value) if value.shape == weight.shape else value for key, value in whole.items()}
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
@@ -97,6 +113,11 @@ class SparseUpdate:
         for key, value in whole.items():
             if value.shape == weight.shape:
                 touched.write(value, state[key])
+
+    def _announce(self, tensors: Sequence[Tensor], rows: _Elements | _TracedRows) -> None:
+        if self.before_change is not None and isinstance(rows, _Elements):
+            for tensor in tensors:
+                self.before_change(tensor, rows.at)
 
     def _share(self, rows: _Elements | _TracedRows) -> Tensor | None:
         if self._counts is None:
@@ -114,29 +135,29 @@ class _Elements:
 
     def __init__(self, ids: Tensor, dim: int) -> None:
         self._dim = dim
-        self._at = ids if dim == 1 else (ids.unsqueeze(1) * dim + torch.arange(dim, device=ids.device)).reshape(-1)
+        self.at = ids if dim == 1 else (ids.unsqueeze(1) * dim + torch.arange(dim, device=ids.device)).reshape(-1)
 
     def of(self, table: Tensor) -> Tensor:
-        return table.view(-1).index_select(0, self._at)
+        return table.view(-1).index_select(0, self.at)
 
     def write(self, table: Tensor, values: Tensor) -> None:
-        table.view(-1).scatter_(0, self._at, values)
+        table.view(-1).scatter_(0, self.at, values)
 
     def added_up(self, scratch: Tensor, values: Tensor) -> Tensor:
         """Return, for each element, the sum of the values of all occurrences of that element."""
         sums = scratch.view(-1)
-        sums.index_fill_(0, self._at, 0.0)
-        sums.index_add_(0, self._at, values.reshape(-1))
-        return sums.index_select(0, self._at)
+        sums.index_fill_(0, self.at, 0.0)
+        sums.index_add_(0, self.at, values.reshape(-1))
+        return sums.index_select(0, self.at)
 
     def add_to(self, total: Tensor, touched: Tensor, values: Tensor) -> None:
         """Add the values of all occurrences of each element to a sum, and set these elements of a mask to 1."""
-        total.view(-1).index_add_(0, self._at, values.reshape(-1))
-        touched.view(-1).index_fill_(0, self._at, 1)
+        total.view(-1).index_add_(0, self.at, values.reshape(-1))
+        touched.view(-1).index_fill_(0, self.at, 1)
 
     def are(self, row: int) -> Tensor:
         """Return a mask of the elements that belong to ``row``, the last row of the table."""
-        return self._at >= row * self._dim
+        return self.at >= row * self._dim
 
 
 class _TracedRows:

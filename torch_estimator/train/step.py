@@ -52,7 +52,10 @@ class TrainStep:
         other_optimizers: The optimizers of `torch.optim` that do not accumulate. Their ``step`` cannot be part of a
             compiled graph.
         accumulation: The sums of gradients of optimizers that update once for several batches; false if none does.
+        rounds: Whether the step computes gradients, whose rounding an update may enlarge.
     """
+
+    rounds = True
 
     def __init__(
         self,
@@ -299,6 +302,10 @@ class TrainStep:
     def scratch(self) -> list[Tensor]:
         """Return the buffers that a step uses for temporary results, outside of the module and the optimizers."""
         return [tensor for update in self.tables for tensor in update.scratch]
+
+    def results(self) -> list[tuple[str, Tensor]]:
+        """Return the tensors outside of the module and the optimizers in which a step leaves results, with names."""
+        return []
 
     @contextmanager
     def recording(self, gathered: Gathered) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -12,12 +13,12 @@ import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cluster.task import Task
 from torch_estimator.data.stream import StateMismatch
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import CompiledStepError, InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
@@ -127,6 +128,7 @@ class Training:
         self._builder = builder
         self._make_runner = make_runner
         self._last_batches: Batches | None = None
+        self._runners: weakref.WeakSet[StepRunner] = weakref.WeakSet()
         self._numbers = OptimizerNumbers(())
         self._input_ended = self._input_failed = self._may_start_over = False
 
@@ -292,7 +294,25 @@ class Training:
             before: The runner's `StepRunner.state` in the run before a resume, or None.
             part: Part of a step; see `MakeRunner`.
         """
-        return self._make_runner(step, self.model, self.config, before=before, last_step=self.last_step, part=part)
+        runner = self._make_runner(step, self.model, self.config, before=before, last_step=self.last_step, part=part)
+        self._runners.add(runner)
+        return runner
+
+    def check_compiled_steps(self, step: int) -> None:
+        """Compare this process's compiled steps with Python, before the checkpoint of a global step is saved.
+
+        Raises:
+            CompiledStepError: A compiled step computes something else.
+        """
+        for runner in self._runners:
+            difference = runner.check()
+            if difference is not None:
+                saved = latest_checkpoint(self.model_dir)
+                raise CompiledStepError(
+                    f"Global step {step} is not saved, because the compiled training step does not compute what Python "
+                    f"computes (any more): {difference}. Start again to go on in Python "
+                    + (f"from {saved}." if saved is not None else "from the beginning: nothing was saved yet.")
+                )
 
     @property
     def averages_losses(self) -> bool:
