@@ -26,9 +26,11 @@ The life of a compiled step, in order:
       finds its headers precompiled (`precompiled_headers`).
    c. The process moves the library to the cache. It outlives the training if that ends first.
 7. `compiled_step` loads the library and takes steps with it, several per call and without Python in between.
-8. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes
+8. `proof` takes the first batch in Python and compiled, and compares all that the step changes. Only then is the
+   compiled step used. It is compared again before checkpoints, at most every ten seconds.
+9. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes
    what Python would compute. If not, `compiled_runner` drops it and begins again at 2.
-9. A step that cannot be compiled runs in Python, and one warning says why.
+10. A step that cannot be compiled runs in Python, and one warning says why.
 
 For the user, compiled steps differ from steps in Python only in speed. Losses and weights agree up to float32 rounding.
 Random numbers come from the same generator in the same order. If a compiled step fails, Python repeats its forward pass

@@ -229,7 +229,7 @@ class CompiledRunner(StepRunner):
                 fill()
             difference = self._prove(state, block, batches, 0, keeps=False).difference
             if difference is not None:
-                self._refuse(state, block, difference)
+                self._give_up(difference)
         return state.is_proven
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
@@ -353,6 +353,8 @@ class CompiledRunner(StepRunner):
             proof = prove(self._step, compiler.changing, step_inputs(batch), run, keeps=keeps)
         state.is_proven = proof.difference is None and math.isfinite(proof.loss)
         state.check_at = time.monotonic() + CHECK_EVERY_SECS
+        if proof.difference is not None:
+            compiler.refuse(block.layout, state.threads)
         if state.is_proven and (like := block_of(example)).layout == block.layout:
             state.example = like, example
         return proof
@@ -370,13 +372,8 @@ class CompiledRunner(StepRunner):
         self._step.end()
         self._has_stepped = True
         if proof.difference is not None:
-            self._refuse(state, block, proof.difference)
+            self._give_up(proof.difference)
         return proof.loss
-
-    def _refuse(self, state: _LayoutState, block: BatchBlock, difference: str) -> None:
-        if self._compiler is not None and block.layout is not None:
-            self._compiler.refuse(block.layout, state.threads)
-        self._give_up(difference)
 
     def check(self) -> str | None:
         """Compare the compiled steps with Python again, each on the batch that it was compared on before.
@@ -389,7 +386,6 @@ class CompiledRunner(StepRunner):
                 block, batches = state.example
                 difference = self._prove(state, block, batches, 0, keeps=False).difference
                 if difference is not None:
-                    self._refuse(state, block, difference)
                     return difference
         return None
 

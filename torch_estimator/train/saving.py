@@ -13,6 +13,7 @@ from torch_estimator.checkpoint.checkpoint import latest_checkpoint
 from torch_estimator.checkpoint.index import checkpoint_step
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.writer import CheckpointWriter
+from torch_estimator.errors import CompiledStepError
 from torch_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
@@ -68,7 +69,14 @@ class TrainingSaver:
             CompiledStepError: A compiled step computes something else than Python.
         """
         check_finite(self._training.trained_variables())
-        self._training.check_compiled_steps(step)
+        if difference := self._training.difference_of_compiled_steps():
+            self.writer.wait()
+            saved = latest_checkpoint(self._training.model_dir)
+            raise CompiledStepError(
+                f"Global step {step} is not saved, because the compiled training step does not compute what Python "
+                f"computes (any more): {difference}. Start again to go on in Python "
+                + (f"from {saved}." if saved is not None else "from the beginning: nothing was saved yet.")
+            )
         content = self._session.snapshot(lambda: self.writer.reserve(step))
         self._training.saved_state = {**content.state, _HOOKS: self._training.hook_states()}
         self.writer.save(

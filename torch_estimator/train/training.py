@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cluster.task import Task
 from torch_estimator.data.stream import StateMismatch
-from torch_estimator.errors import CompiledStepError, InvalidValueError
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
@@ -298,21 +298,9 @@ class Training:
         self._runners.add(runner)
         return runner
 
-    def check_compiled_steps(self, step: int) -> None:
-        """Compare this process's compiled steps with Python, before the checkpoint of a global step is saved.
-
-        Raises:
-            CompiledStepError: A compiled step computes something else.
-        """
-        for runner in self._runners:
-            difference = runner.check()
-            if difference is not None:
-                saved = latest_checkpoint(self.model_dir)
-                raise CompiledStepError(
-                    f"Global step {step} is not saved, because the compiled training step does not compute what Python "
-                    f"computes (any more): {difference}. Start again to go on in Python "
-                    + (f"from {saved}." if saved is not None else "from the beginning: nothing was saved yet.")
-                )
+    def difference_of_compiled_steps(self) -> str | None:
+        """Return what a compiled step of this process computes otherwise than Python; see `StepRunner.check`."""
+        return next(filter(None, (runner.check() for runner in self._runners)), None)
 
     @property
     def averages_losses(self) -> bool:
