@@ -21,7 +21,7 @@ from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.runner_choice import make_runner
 from torch_estimator.distributed.errors import PeerLost
-from torch_estimator.errors import CheckpointError, UserError
+from torch_estimator.errors import CheckpointError, DataError
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
@@ -373,7 +373,7 @@ class _Running:
 
 
 class ShortTraceback:
-    """Leaves the frames of this package out of the traceback of a `UserError`, whose message says it all.
+    """Leaves the frames of this package out of the traceback of a `DataError`, whose message says it all.
 
     The frames stay if one of the user's code is among them, such as of a function for `Dataset.map`. The debug log of
     ``torch_estimator`` has all of them.
@@ -383,7 +383,7 @@ class ShortTraceback:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, frames: TracebackType | None) -> None:
-        if not isinstance(error, UserError):
+        if not isinstance(error, DataError):
             return
         paths = sysconfig.get_paths()
         own = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], "<")

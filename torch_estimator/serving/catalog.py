@@ -537,7 +537,7 @@ class Catalog:
             labels[label] = was if was in versions and number not in versions else number
         kept = {*wanted, *labels.values(), default}
         loaded = {number: version for number, version in versions.items() if number in kept}
-        if model.loads or (wanted and not loaded):
+        if model.loads.keys() - slow.keys() or (wanted and not loaded):
             # Let go of no version before those that are wanted instead have been loaded, which may fail.
             loaded = versions
         if found.default is None:
