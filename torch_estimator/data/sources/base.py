@@ -83,10 +83,6 @@ class ReadRequest:
         labels = self.label.columns if self.label is not None else ()
         return {name: value for name, value in {**self.missing, **given}.items() if name not in labels}
 
-    def cure(self, name: str) -> str:
-        """Return what the error for a missing number of a column says at its end, to format with the name."""
-        return LABEL_CURE if self.label is not None and name in self.label.columns else DEFAULT_CURE
-
     def labelled(self, chunk: Chunk) -> Chunk:
         """Return a chunk with the label columns moved from its features to its labels, if the request has a label.
 
@@ -94,6 +90,11 @@ class ReadRequest:
             chunk: Rows whose features include the label columns.
         """
         return chunk if self.label is None else self.label.extract(chunk)
+
+
+def cure_of_missing(request: ReadRequest, name: str) -> str:
+    """Return what the error for a missing number of a column says at its end, to format with the name."""
+    return LABEL_CURE if request.label is not None and name in request.label.columns else DEFAULT_CURE
 
 
 class Reader(ABC):

@@ -21,7 +21,7 @@ from torch_estimator.data.column_types import (
 )
 from torch_estimator.data.columns import MISSING, Array, Column, replace_empty
 from torch_estimator.data.label import LabelColumns, label_columns
-from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
 from torch_estimator.data.sources.csv_schema import NO_HEADER, CsvSchema, header_names, read_header, resolve_schema
@@ -276,7 +276,7 @@ class _CsvReader(Reader):
         if array.null_count:
             if default is None:
                 row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
-                raise RowError(f"{MISSING}{self._request.cure(name).format(name)}", row=row, column=name)
+                raise RowError(f"{MISSING}{cure_of_missing(self._request, name).format(name)}", row=row, column=name)
             array = array.fill_null(default)
         return arrow.to_numpy(array)
 

@@ -24,7 +24,7 @@ from torch_estimator.data.column_types import (
 from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.lists import is_list_type
-from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.input_files import (
     ByteFile,
     Files,
@@ -221,7 +221,9 @@ class _JsonReader(Reader):
     def _column(self, name: str, array: pa.Array) -> Column:
         try:
             default, missing = self._defaults.get(name), self._missing.get(name)
-            return from_arrow(array, name=name, default=default, missing=missing, cure=self._request.cure(name))
+            return from_arrow(
+                array, name=name, default=default, missing=missing, cure=cure_of_missing(self._request, name)
+            )
         except RowError:
             raise
         except InvalidValueError as error:

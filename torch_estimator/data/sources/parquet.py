@@ -17,7 +17,7 @@ from torch_estimator.data.chunk import Chunk, concat_chunks
 from torch_estimator.data.column_types import schema_defaults, schema_missing, schema_types
 from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
-from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.input_files import (
     FileIdentity,
     Files,
@@ -248,7 +248,9 @@ class _ParquetReader(Reader):
             if name in self._source.types:
                 array = _converted(array, self._source.types[name])
             default, missing = self._source.defaults.get(name), self._missing.get(name)
-            return from_arrow(array, name=name, default=default, missing=missing, cure=self._request.cure(name))
+            return from_arrow(
+                array, name=name, default=default, missing=missing, cure=cure_of_missing(self._request, name)
+            )
         except RowError:
             raise
         except (InvalidTypeError, InvalidValueError) as error:
