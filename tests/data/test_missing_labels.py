@@ -77,3 +77,38 @@ def test_a_plus_sign_after_the_sample_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n" + "1\n" * 400_000 + "+-9\n")
     with pytest.raises(DataError, match=r"line 400002: column 'id': '\+-9' is not"):
         list(te.data.Dataset.from_csv(str(tmp_path / "a.csv")).batch(100_000))
+
+
+def test_a_column_that_only_a_later_json_file_has_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "y": 0}\n{"x": 2, "y": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": 3, "k": "late", "y": 1}\n')
+    files = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
+    with pytest.raises(DataError, match=r"b\.jsonl, line 1: column 'k' is not in the first rows of .*a\.jsonl; give"):
+        list(te.data.Dataset.from_json(files).batch(3))
+    given = te.data.Dataset.from_json(files, select_columns=["x", "k", "y"], defaults={"k": "none"})
+    ((features),) = given.batch(3)
+    assert features["k"].tolist() == ["none", "none", "late"]
+    # A model that does not read the column trains.
+    estimator = te.LinearRegressor([te.feature_column.numeric_column("x")], str(tmp_path / "model"))
+    estimator.train(lambda: te.data.Dataset.from_json(files, label="y").batch(3))
+
+
+def test_pandas_columns_and_labels_of_other_indices_are_refused(tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0]})
+    other = pd.Series([0, 1, 0], index=[2, 1, 0])
+    for features, labels in (({"x": frame.x}, other), (frame, other), ({"x": frame.x, "z": other}, None)):
+        with pytest.raises(ValueError, match="columns and labels from pandas have different indices"):
+            te.data.Dataset.from_arrays(features, labels)
+    te.data.Dataset.from_arrays({"x": frame.x}, other.reset_index(drop=True))
+    te.data.Dataset.from_arrays({"x": frame.x}, other.to_numpy())
+
+
+@pytest.mark.parametrize("names", [["b", "a", "y"], ["B", "A", "Y"], [" b", "a ", "y"]])
+def test_names_in_another_order_are_seen_in_any_case_and_with_blanks(names: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(" A,B,Y\n1,2,0\n")
+    with pytest.raises(DataError, match=r"line 1: the header is .*, so column_names would call its column"):
+        te.data.Dataset.from_csv(str(tmp_path / "a.csv"), column_names=names, header=True).head(1)
+    renamed = te.data.Dataset.from_csv(str(tmp_path / "a.csv"), column_names=["a", "b", "label"], header=True)
+    assert list(renamed.head(1)) == ["a", "b", "label"]

@@ -287,14 +287,15 @@ except KeyboardInterrupt:
     assert max(checkpoint_steps(tmp_path)) == 6
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("rows", ["points().repeat()", "points().batch(2).repeat()", "points().repeat(2).repeat()"])
-def test_ctrl_c_ends_an_evaluation_without_end_between_two_batches(
-    processes: list[Process], tmp_path: Path, rows: str
+def test_a_signal_ends_an_evaluation_without_end_between_two_batches_and_keeps_nothing_of_it(
+    processes: list[Process], tmp_path: Path, rows: str, name: str
 ) -> None:
     program = f"""
 class CtrlC(te.Hook):
     def after_step(self, context):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.{name})
 
 # The second Ctrl-C would raise in the middle of a batch.
 te.train_and_evaluate(
@@ -304,6 +305,10 @@ te.train_and_evaluate(
 )
 """
     process = start(processes, program, tmp_path)
-    said = read_until(process, "Finished evaluation of 1 batches")
+    said = read_until(process, "A signal has ended the evaluation after 1 batches; its metrics are not kept.")
     assert "The evaluation input does not end, since it is repeated, and steps=None sets no limit" in said
-    assert "KeyboardInterrupt" in "".join(process.stdout)
+    (result,) = ended([process])
+    assert ("KeyboardInterrupt" in result.output) == (name == "SIGINT")
+    assert "Saving dict" not in said + result.output
+    assert result.status == (1 if name == "SIGINT" else 143)
+    assert not list(tmp_path.glob("**/eval/events*"))

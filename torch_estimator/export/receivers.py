@@ -127,7 +127,8 @@ def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) ->
         if (given.dtype, given.width) != (feature.dtype, math.prod(feature.shape)):
             raise ExportError(
                 f"the model reads {key!r} as {_amount(math.prod(feature.shape))} {feature.dtype} per row, "
-                f"but the serving input has {_amount(given.width)} {given.dtype}."
+                f"but the serving input has {_amount(given.width)} {given.dtype}"
+                f"{'; convert it with te.strings.to_number' if feature.dtype == 'float32' else ''}."
             )
 
 

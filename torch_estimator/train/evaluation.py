@@ -20,6 +20,7 @@ from torch_estimator.train.batch_fusion import BatchFusion
 from torch_estimator.train.batches import batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
+from torch_estimator.train.preemption import Preempted
 from torch_estimator.train.progress import ProgressBar
 from torch_estimator.train.random_state import noticing_draws
 from torch_estimator.train.scores import Scores
@@ -67,6 +68,9 @@ def run_evaluation(
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, with equal weights) and ``global_step``.
+
+    Raises:
+        Preempted: A signal has ended the evaluation of an input without end.
     """
     scores = Scores(model)
     steps = None if steps is None else int(steps)
@@ -99,6 +103,9 @@ def run_evaluation(
     results, batches = scores.compute(global_step), scores.batches
     if share is not None:
         results, batches = share.results(results, batches)
+    if steps is None and dataset.is_endless and not context.stop_requested:
+        logger.warning("A signal has ended the evaluation after %d batches; its metrics are not kept.", batches)
+        raise Preempted
     logger.info("Finished evaluation of %d batches in %.2f s", batches, time.monotonic() - started)
     if batches == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")

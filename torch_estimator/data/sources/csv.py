@@ -103,6 +103,8 @@ class CsvSource:
             header = self._header(line, file.url)
             if names is not None and header != names:
                 cure = NO_HEADER if self.column_names is None else "; column_names need files with the same header"
+                if {*header} & {*names}:
+                    cure = "; all files of a from_csv need the same columns"
                 raise DataError(
                     f"{file.url}, line 1: the header is {', '.join(header)}, but that of {opened[0].url} is "
                     f"{', '.join(names)}{cure}."
@@ -117,8 +119,9 @@ class CsvSource:
         if self.column_names is None:
             return read_header(line, self.format, url)
         header = header_names(line.decode("utf-8", errors="replace"), self.format)
+        alike = [name.strip().casefold() for name in header]
         for name, own in zip(self.column_names, header, strict=False):
-            if name != own and name in header:
+            if name.strip().casefold() != own.strip().casefold() and name.strip().casefold() in alike:
                 raise DataError(
                     f"{url}, line 1: the header is {', '.join(header)}, so column_names would call its column {own!r} "
                     f"{name!r}, which is the name of another column; leave column_names out, or give them in the order "

@@ -12,7 +12,7 @@ _NEWLINE = ord("\n")
 _RETURN = ord("\r")
 
 
-USUAL_MARKS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?", "-", ".")
+USUAL_MARKS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-", ".")
 """Marks of missing values that files often have, for messages."""
 
 

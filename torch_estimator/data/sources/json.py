@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,11 +41,13 @@ from torch_estimator.data.sources.text_lines import (
     LineLocator,
     LineRanges,
     Piece,
+    first_line,
     named_files,
     open_text_file,
 )
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidValueError, RowError
+from torch_estimator.json_text import parse_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -84,10 +87,25 @@ class JsonSource:
             found = infer(sample)
         except pa.ArrowInvalid as error:
             raise LineLocator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
+        if request.columns is None and self.select_columns is None:
+            self._check_columns(opened, found)
         types = self._types(request, found, named_files(opened))
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
         self._check_inferred(types, request, sample, LineLocator(opened, pieces, infer, problem, BLANK))
         return _JsonReader(lines, opened, JsonParser(types, self.defaults), self, request, len(sample) / rows)
+
+    def _check_columns(self, opened: Sequence[ByteFile], found: Mapping[str, pa.DataType]) -> None:
+        """Check that the first row of each file has no other columns than those of the first rows of the first file."""
+        for file in opened[1:]:
+            names: list[str] = []
+            # A line that is no JSON is an error of its own.
+            with contextlib.suppress(ValueError, TypeError):
+                names = list(parse_json(first_line(file).decode("utf-8-sig")))
+            if new := [name for name in names if name not in found]:
+                raise DataError(
+                    f"{file.url}, line 1: column {new[0]!r} is not in the first rows of {opened[0].url}; give "
+                    "select_columns, and a default for each column that some files lack."
+                )
 
     def _check_inferred(
         self, types: Mapping[str, pa.DataType], request: ReadRequest, sample: bytes, locator: LineLocator

@@ -109,6 +109,7 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
     """
     if isinstance(features, TensorDataset) and labels is None:
         features, labels = pair_of(features)
+    _check_indices(features, labels)
     features = _columns_of(features)
     try:
         if isinstance(features, Mapping):
@@ -298,6 +299,17 @@ def frame_columns(frame: Any) -> dict[str, Column]:
     if twice:
         raise InvalidValueError(f"the frame has several columns called {twice[0]!r}; rename them.")
     return {name: series_column(frame.iloc[:, place], name) for place, name in enumerate(names)}
+
+
+def _check_indices(features: Any, labels: Any) -> None:
+    """Check that columns and labels from pandas have equal indices."""
+    columns: list[Any] = []
+    for value in (features, labels):
+        parts = [value] if is_frame(value) else value.values() if isinstance(value, Mapping) else [value]
+        columns += [one for one in parts if is_frame(one) or is_series(one)]
+    for other in columns[1:]:
+        if len(other) == len(columns[0]):
+            check_same_index(columns[0], other, "columns and labels from pandas")
 
 
 def check_same_index(frame: Any, labels: Any, what: str) -> None:
