@@ -202,7 +202,9 @@ AOTIRuntimeError AOTInductorModelContainerRun(AOTInductorModelContainerHandle co
     try {
         run.model->run_impl(inputs, outputs, nullptr, nullptr);
     } catch (const std::exception &error) {
-        std::cerr << "Error: " << error.what() << '\n';
+        /* The lines after the first are frames of C++. Python repeats the step, and raises its error. */
+        const std::string text = error.what();
+        std::cerr << "Error: " << text.substr(0, text.find('\n')) << '\n';
         return AOTI_RUNTIME_FAILURE;
     } catch (...) {
         std::cerr << "Unknown exception occurred.\n";
