@@ -243,7 +243,11 @@ def test_arrays_may_come_in_any_form() -> None:
             r"exponent of integers must be a constant of at least 0, but got 2 \*\* n",
         ),
         (lambda x, n: n**0.5, InvalidTypeError, r"^\*\* must be int64, but got 0\.5"),
-        (lambda x, n: n % 2.5, InvalidTypeError, r"^% must be int64, but got 2\.5"),
+        (
+            lambda x, n: n % 2.5,
+            InvalidTypeError,
+            r"^% must be int64, but got 2\.5; convert the integers with te\.strings\.to_number",
+        ),
         (lambda x, n: np.round(n, -1), InvalidTypeError, r"^/ takes float32, but n / 10\.0 has int64"),
         (lambda x, n: np.clip(n, 0.5, 1), InvalidTypeError, r"^maximum must be int64, but got 0\.5"),
         (lambda x, n: x % 7, InvalidTypeError, "^% takes float32 or int64, but x % 7 has string"),

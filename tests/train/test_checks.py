@@ -131,3 +131,22 @@ def test_a_row_that_another_process_holds_is_not_saved_either(tmp_path: Path) ->
     assert "error: The trained variable 'linear.weight' is NaN at global step 1, so this step is not saved;" in told
     assert processes[0].status == 2
     assert checkpoint_steps(tmp_path) == [0]
+
+
+def test_a_label_beyond_the_outputs_is_explained(tmp_path: Path) -> None:
+    estimator = te.Estimator.from_module(
+        nn.Linear(2, 3), loss=nn.CrossEntropyLoss(), optimizer="SGD", model_dir=str(tmp_path)
+    )
+    data = te.data.Dataset.from_arrays(np.ones((6, 2), np.float32), np.array([0, 1, 2, 3, 1, 1])).batch(3)
+    with pytest.raises(IndexError, match="Target 3 is out of bounds") as raised:
+        estimator.train(lambda: data)
+    assert raised.value.__notes__[-1].endswith("from 0 to the number of the module's outputs less one.")
+
+
+def test_a_model_dir_that_is_a_file_is_one_error_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(te.UserError, match=r"model_dir .*f cannot be a directory: a file is in the way\."):
+        te.BaselineRegressor(str(tmp_path / "f")).train(lambda: ({"x": [1.0]}, [1.0]), steps=1)
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]

@@ -75,11 +75,13 @@ def leased(model_dir: str) -> Iterator[Check | None]:
             files.makedirs(model_dir)
             check = stack.enter_context(take(path))
         except (OSError, NotImplementedError) as error:
-            logger.warning(
-                "Another training in model_dir %s at the same time would not be noticed: it cannot be leased (%s).",
-                model_dir,
-                files.reason(error),
-            )
+            # A model_dir that is a file is an error that follows.
+            if not isinstance(error, FileExistsError):
+                logger.warning(
+                    "Another training in model_dir %s at the same time would not be noticed: it cannot be leased (%s).",
+                    model_dir,
+                    files.reason(error),
+                )
         yield check
 
 

@@ -367,7 +367,8 @@ def as_constants(what: str, values: Sequence[Any], dtype: Dtype) -> list[Any]:
     kinds = {"string": str, "int64": int | np.integer, "float32": int | float | np.integer | np.floating}
     for one in values:
         if not isinstance(one, kinds.get(dtype, ())) or isinstance(one, bool):
-            raise InvalidTypeError(f"{what} must be {dtype}, but got {one!r}.")
+            cure = "; convert the integers with te.strings.to_number" if isinstance(one, float) else ""
+            raise InvalidTypeError(f"{what} must be {dtype}, but got {one!r}{cure}.")
     convert = {"float32": float, "int64": int}.get(dtype, str)
     return [convert(one) for one in values]
 

@@ -392,6 +392,8 @@ def _cause(module: nn.Module, error: Exception) -> str:
                 f" {names[id(layer)]} cannot normalize one row in training; leave out the last batch if it is "
                 "shorter: batch(size, drop_remainder=True)."
             )
+    if "Target" in str(error) and "out of bounds" in str(error):
+        return " The labels must go from 0 to the number of the module's outputs less one."
     return ""
 
 
