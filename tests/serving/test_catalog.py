@@ -32,6 +32,7 @@ from tests.serving.models import (
 from torch_estimator.errors import ExportError, InvalidValueError, RegistryError
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE
 from torch_estimator.registry import Registry
+from torch_estimator.serving import catalog as catalog_module
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.batcher import BatchLimits
 from torch_estimator.serving.catalog import Catalog, DirectorySource, Version
@@ -487,3 +488,28 @@ def test_what_never_ends_is_no_file_of_an_export(name: str, kind: str, base: Pat
         (copied / name).mkdir()
     with pytest.raises(ExportError, match=f"{name} must be a file, but is a directory or a special file"):
         Version("small", 1, str(copied), threads=1, limits=LIMITS, executor=ThreadPoolExecutor(1))
+
+
+def test_a_store_that_does_not_answer_holds_back_no_other_model(
+    base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(catalog_module, "_MOST_SECS_OF_A_LOOK", 0.05)
+    answers, find = threading.Event(), DirectorySource.find
+
+    class Stalled(DirectorySource):
+        def find(self) -> Any:
+            answers.wait(MANY_SECS)
+            return find(self)
+
+    made = Catalog(LIMITS, threads=1, poll_secs=0.01)
+    made.add("stalled", Stalled(str(base)), VersionPolicy())
+    made.add("other", DirectorySource(str(base)), VersionPolicy())
+    made.refresh()
+    made.refresh()
+    assert made.state("other").default is not None and made.state("stalled").default is None
+    assert [one for one in caplog.messages if "does not answer" in one] == [
+        f"The versions of model stalled are not found: {base} does not answer."
+    ]
+    answers.set()
+    wait_until(lambda: made.refresh() or made.is_ready)
+    made.close()

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from torch_estimator.export.warmup import batches_of, read_warmup
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns
 from torch_estimator.serving.errors import RequestError
-from torch_estimator.serving.loader import Loader
+from torch_estimator.serving.loader import Loader, in_thread
 from torch_estimator.serving.options import ServedModel, VersionPolicy
 
 logger = logging.getLogger("torch_estimator")
@@ -36,7 +36,7 @@ _FAST_SECS = 0.004
 # Seconds until the first new attempt to load a version. It may have failed because its files are still being copied.
 _FIRST_RETRY_SECS = 1.0
 
-# A look at stores that takes longer is not waited for at the end.
+# A look at a store that takes longer holds back neither other models nor the end.
 _MOST_SECS_OF_A_LOOK = 5.0
 
 # Requests have been answered or given up by then.
@@ -291,6 +291,8 @@ class _Model:
         self.state = ModelState()
         self.problem = ""
         self.loads: dict[int, Future[Version]] = {}
+        self.finding: Future[Found] | None = None
+        self.is_stalled = False
         self.failures: dict[int, _Failure] = {}
 
 
@@ -499,7 +501,9 @@ class Catalog:
             self._set_models(models)
 
     def _update(self, name: str, model: _Model) -> None:
-        found, before = model.source.find(), model.state
+        found, before = self._find(name, model), model.state
+        if found is None:
+            return
         # Take these first: which version is chosen depends on those that have failed.
         versions = {**before.versions, **self._take_loaded(name, model, found)}
         chosen = {*_chosen(model, found), found.default, *found.labels.values()}
@@ -554,6 +558,21 @@ class Catalog:
         states.update({number: ("LOADING", f"it has been loading for {secs:.0f} s") for number, secs in slow.items()})
         states.update(dict.fromkeys(loaded, ("AVAILABLE", "")))
         model.state = ModelState(loaded, default, labels, states, frozenset(slow))
+
+    def _find(self, name: str, model: _Model) -> Found | None:
+        """Return what the source of a model holds; None while it does not answer, so that no other model waits."""
+        if model.finding is None:
+            model.finding = in_thread(model.source.find, "find")
+            # Models are often on one mount, so wait for the first of them only.
+            is_first = not any(other.is_stalled for other in self._models.values())
+            wait([model.finding], timeout=_MOST_SECS_OF_A_LOOK if is_first else _MOST_SECS_OF_A_BATCH)
+        if not model.finding.done():
+            if not model.is_stalled:
+                model.is_stalled = True
+                logger.warning("The versions of model %s are not found: %s does not answer.", name, model.source.where)
+            return None
+        found, model.finding, model.is_stalled = model.finding, None, False
+        return found.result()
 
     def _take_loaded(self, name: str, model: _Model, found: Found) -> dict[int, Version]:
         """Return the versions that have been loaded since the last look; log those that could not be loaded."""

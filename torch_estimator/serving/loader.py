@@ -7,7 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Loader:
@@ -32,6 +34,7 @@ class Loader:
     def submit(self, load: Callable[[], Any]) -> Future[Any]:
         """Run a load when its turn comes; return its future."""
         future: Future[Any] = Future()
+        future.add_done_callback(lambda done: self.go_on())
         self._waiting.append((future, load))
         self.go_on()
         return future
@@ -43,7 +46,7 @@ class Loader:
             if self._waiting and all(map(self.seconds_of_slow, self._running)):
                 future, load = self._waiting.popleft()
                 self._running[future] = time.monotonic()
-                threading.Thread(target=self._run, args=(future, load), name="load", daemon=True).start()
+                in_thread(load, "load", future)
 
     def seconds_of_slow(self, future: Future[Any]) -> float:
         """Return how long a load has run if it is slow; 0 otherwise."""
@@ -61,9 +64,18 @@ class Loader:
         self._waiting.clear()
         return not all(future.done() for future in self._running)
 
-    def _run(self, future: Future[Any], load: Callable[[], Any]) -> None:
+
+def in_thread(function: Callable[[], T], name: str, future: Future[T] | None = None) -> Future[T]:
+    """Call a function in a thread that the end of the process does not wait for; return its future."""
+    result: Future[T] = Future() if future is None else future
+
+    def run() -> None:
         try:
-            future.set_result(load())
+            value = function()
         except BaseException as error:
-            future.set_exception(error)
-        self.go_on()
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return result
