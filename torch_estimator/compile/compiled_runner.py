@@ -69,7 +69,7 @@ class _LayoutState:
         compilation: The process that compiles the step, while it runs.
         compiled: The compiled step, once there is one.
         is_proven: Whether the compiled step computes what Python computes; it is used only then.
-        example: The batch on which both were compared, in memory of its own.
+        example: A copy of the batch on which both were compared.
         check_at: Time from which on both are compared again before a checkpoint, of `time.monotonic`.
         failed: Whether compiling has failed, and such batches stay in Python.
         is_second_try: Whether the first compiling process was stuck.
@@ -343,7 +343,7 @@ class CompiledRunner(StepRunner):
             losses, failed = compiled.take(block.addresses, batches.start + number, settings)
             return None if failed else float(losses[0])
 
-        # A batch to compare with again later, in memory of its own.
+        # Copy the batch, because both are compared on it again when its memory holds other batches.
         example = Batches(tree.map(Tensor.clone, batch))
         with (
             self._observer.unobserved(),

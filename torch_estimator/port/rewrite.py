@@ -118,7 +118,7 @@ class _Function:
         left: Names of TensorFlow in it that are left to the user.
         parses_csv: Whether it calls a function of the file that parses lines of CSV.
         computes: Whether it calls other functions of the program, or has arithmetic.
-        losses: Code of the loss that it minimizes (key False), and of the one that it gives to EstimatorSpec (True).
+        losses: Code of the loss that it minimizes (key False), and of the loss of its EstimatorSpec (True).
     """
 
     findings: int

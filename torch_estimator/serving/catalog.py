@@ -38,6 +38,7 @@ _FIRST_RETRY_SECS = 1.0
 
 # A look at a store that takes longer holds back neither other models nor the end.
 _MOST_SECS_OF_A_LOOK = 5.0
+_MOST_SECS_OF_A_FURTHER_LOOK = 0.2
 
 # Requests have been answered or given up by then.
 _MOST_SECS_OF_A_BATCH = 0.2
@@ -292,7 +293,6 @@ class _Model:
         self.problem = ""
         self.loads: dict[int, Future[Version]] = {}
         self.finding: Future[Found] | None = None
-        self.is_stalled = False
         self.failures: dict[int, _Failure] = {}
 
 
@@ -429,7 +429,7 @@ class Catalog:
         return version
 
     def refresh(self) -> None:
-        """Look for changes now, and wait until new versions are loaded, except for those that take long."""
+        """Look for changes now, and wait for each load until it has ended or is slow."""
         self._look()
         self._loader.wait([load for model in self._models.values() for load in model.loads.values()])
         self._look()
@@ -561,17 +561,18 @@ class Catalog:
 
     def _find(self, name: str, model: _Model) -> Found | None:
         """Return what the source of a model holds; None while it does not answer, so that no other model waits."""
+        begins = model.finding is None
         if model.finding is None:
+            # Between two looks, only sources that do not answer are being asked. Models are often on one mount, so wait
+            # long for the first of them only.
+            is_first = all(other.finding is None for other in self._models.values())
             model.finding = in_thread(model.source.find, "find")
-            # Models are often on one mount, so wait for the first of them only.
-            is_first = not any(other.is_stalled for other in self._models.values())
-            wait([model.finding], timeout=_MOST_SECS_OF_A_LOOK if is_first else _MOST_SECS_OF_A_BATCH)
+            wait([model.finding], timeout=_MOST_SECS_OF_A_LOOK if is_first else _MOST_SECS_OF_A_FURTHER_LOOK)
         if not model.finding.done():
-            if not model.is_stalled:
-                model.is_stalled = True
+            if begins:
                 logger.warning("The versions of model %s are not found: %s does not answer.", name, model.source.where)
             return None
-        found, model.finding, model.is_stalled = model.finding, None, False
+        found, model.finding = model.finding, None
         return found.result()
 
     def _take_loaded(self, name: str, model: _Model, found: Found) -> dict[int, Version]:

@@ -1,4 +1,4 @@
-"""Loads of versions, each in a thread of its own that the end of the process does not wait for."""
+"""Loads of versions, each in a daemon thread, for which the process does not wait when it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Loader:
-    """Runs loads one after the other, in the order given. One that takes long no longer holds back the others.
+    """Runs loads one after the other, in the order given. The next load does not wait for a slow one.
 
     Args:
-        slow_secs: Seconds after which the next load begins, though this one goes on.
+        slow_secs: Seconds after which a load is slow.
 
     >>> loader = Loader()
     >>> load = loader.submit(lambda: "loaded")
@@ -66,7 +66,7 @@ class Loader:
 
 
 def in_thread(function: Callable[[], T], name: str, future: Future[T] | None = None) -> Future[T]:
-    """Call a function in a thread that the end of the process does not wait for; return its future."""
+    """Call a function in a daemon thread; return its future."""
     result: Future[T] = Future() if future is None else future
 
     def run() -> None:

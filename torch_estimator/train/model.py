@@ -113,8 +113,8 @@ class Model:
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
         if self.spec.mode != ModeKeys.PREDICT:
             check_class_weights(dataset, self.head)
-        if self._seen is not None and self.spec.mode != ModeKeys.PREDICT:
-            self._host.note = self._seen.note
+            if self._seen is not None:
+                self._host.note = self._seen.note
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
     def note_structure(self, batch: TensorBatch) -> None:

@@ -119,9 +119,9 @@ class CsvSource:
         if self.column_names is None:
             return read_header(line, self.format, url)
         header = header_names(line.decode("utf-8", errors="replace"), self.format)
-        alike = [name.strip().casefold() for name in header]
-        for name, own in zip(self.column_names, header, strict=False):
-            if name.strip().casefold() != own.strip().casefold() and name.strip().casefold() in alike:
+        given, found = ([one.strip().casefold() for one in names] for names in (self.column_names, header))
+        for name, own, alike, own_alike in zip(self.column_names, header, given, found, strict=False):
+            if alike != own_alike and alike in found:
                 raise DataError(
                     f"{url}, line 1: the header is {', '.join(header)}, so column_names would call its column {own!r} "
                     f"{name!r}, which is the name of another column; leave column_names out, or give them in the order "

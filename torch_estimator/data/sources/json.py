@@ -98,7 +98,7 @@ class JsonSource:
         """Check that the first row of each file has no other columns than those of the first rows of the first file."""
         for file in opened[1:]:
             names: list[str] = []
-            # A line that is no JSON is an error of its own.
+            # The parser names a line that is not JSON.
             with contextlib.suppress(ValueError, TypeError):
                 names = list(parse_json(first_line(file).decode("utf-8-sig")))
             if new := [name for name in names if name not in found]:

@@ -410,7 +410,7 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
 
 
 def _sweep(plan: Plan, output: str) -> None:
-    """Remove what a finished job, also one that was killed as it finished, has left beside its output."""
+    """Remove what a job has left beside its finished output, also if it was killed at its end."""
     for name in files.listdir(output):
         # A process that was killed while it replaced a file left the new file under another name.
         if name.startswith(files.TEMPORARY_PREFIX) and (f"-of-{len(plan.shards):05d}" in name or JOB_FILE in name):
