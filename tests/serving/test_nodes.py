@@ -30,8 +30,10 @@ from torch_estimator.serving.options import ServedModel, ServingOptions
 
 INSTANCES = [{"word": "a", "x": 1.0}, {"word": "b", "x": -2.0}, {"word": "c", "x": 0.5}]
 
-# Enough work for the server that the clients, in one process themselves, can keep two nodes busy.
+# Enough work for the server that the clients, in one process themselves, can keep two nodes busy: of such a request the
+# model takes ten times as long as a client does.
 HEAVY_ROWS = 200
+HIDDEN = (1000, 1000)
 
 MANY_SECS = 60.0
 
@@ -40,7 +42,8 @@ MANY_SECS = 60.0
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The option that names a small model."""
     base = tmp_path_factory.mktemp("export")
-    built = model_of([fc.categorical_column_with_hash_bucket("word", 10), fc.numeric_column("x")], [])
+    word, x = fc.categorical_column_with_hash_bucket("word", 10), fc.numeric_column("x")
+    built = model_of([word, x], [x], hidden=HIDDEN)
     receiver = serving_input.raw_features(built.transform)
     write_export(base, module=built.module, transform=built.transform, head=built.head, receiver=receiver)
     return f"--model=small={base}"

@@ -504,6 +504,7 @@ class Catalog:
         found, before = self._find(name, model), model.state
         if found is None:
             return
+        now = time.monotonic()
         # Take these first: which version is chosen depends on those that have failed.
         versions = {**before.versions, **self._take_loaded(name, model, found)}
         chosen = {*_chosen(model, found), found.default, *found.labels.values()}
@@ -523,7 +524,7 @@ class Catalog:
         model.failures = {number: one for number, one in model.failures.items() if number in found.versions}
         for number in wanted:
             failure = model.failures.get(number)
-            is_due = failure is None or time.monotonic() >= failure.retry_at
+            is_due = failure is None or now >= failure.retry_at
             if number not in versions and number not in model.loads and is_due:
                 load = self._loader.submit(partial(self._load, name, number, found.versions[number]))
                 model.loads[number] = load
