@@ -14,7 +14,7 @@ import torch
 from tests.jobs import line, points
 from torch_estimator.compile import generated_code, precompiled_headers, step_compiler
 from torch_estimator.compile.building import STEP_LIBRARY
-from torch_estimator.compile.cache_key import machine
+from torch_estimator.compile.environment import machine
 from torch_estimator.compile.precompiled_headers import PrecompiledHeaders, precompile
 
 COMPILER = ["g++", "-std=c++17", f"-I{Path(torch.__file__).parent / 'include'}"]

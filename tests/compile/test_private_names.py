@@ -20,9 +20,9 @@ OF_INDUCTOR = [
 # Modules of this project, and the modules of PyTorch that they read private names of. PyTorch needs the names, too, so
 # the test gives an empty object to this project alone.
 READERS = [
-    ("torch_estimator.compile.cache_key.torch_objects", "torch_optimizer"),
+    ("torch_estimator.compile.key", "torch_optimizer"),
     ("torch_estimator.compile.trace_checks", "torch_optimizer"),
-    ("torch_estimator.compile.cache_key.torch_objects", "nn.modules"),
+    ("torch_estimator.compile.key", "nn.modules"),
 ]
 
 
@@ -64,7 +64,7 @@ def test_without_the_names_that_a_module_reads(
 def test_a_flag_that_is_missing_counts_as_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from torch_estimator.compile.cache_key import torch_flags
+    from torch_estimator.compile.environment import torch_flags
 
     before = torch_flags()
     monkeypatch.delattr(torch._C, name)

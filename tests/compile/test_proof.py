@@ -77,15 +77,16 @@ def estimator(model_dir: Path, module: nn.Module, compile: Any, **settings: Any)
 def test_a_number_from_a_file_that_changes_between_trainings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "torch_estimator")
     file = tmp_path / "scale.txt"
-    for scale in (1.0, 3.0):
+    for number, scale in enumerate((1.0, 3.0, 3.0, 1.0)):
         file.write_text(str(scale))
         caplog.clear()
-        compiled = estimator(tmp_path / f"compiled {scale}", Scaled(file), True).train(data, steps=60)
-        python = estimator(tmp_path / f"python {scale}", Scaled(file), False).train(data, steps=60)
+        compiled = estimator(tmp_path / f"compiled {number}", Scaled(file), True).train(data, steps=60)
+        python = estimator(tmp_path / f"python {number}", Scaled(file), False).train(data, steps=60)
         np.testing.assert_allclose(variables(compiled)["weight"], variables(python)["weight"], rtol=1e-5)
-        refusals = [one.message for one in caplog.records if one.message.startswith(REFUSED)]
-        assert len(refusals) == (scale == 3.0), refusals
-    assert "weight" in refusals[0]
+        anew = [one for one in caplog.messages if "anew, because it changes module.weight otherwise" in one]
+        assert len(anew) == (number in (1, 3))
+        assert len([one for one in caplog.messages if one.startswith("Compiled ")]) == (number in (0, 1, 3))
+        assert REFUSED not in caplog.text
 
 
 @pytest.mark.runs_in_python

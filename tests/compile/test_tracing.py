@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import torch_estimator as te
-from torch_estimator.compile.cache_key import cache_key
+from torch_estimator.compile.key import cache_key
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.tracing import WRAPS, trace
 from torch_estimator.feature_column.table import Piece, Table

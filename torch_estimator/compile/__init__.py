@@ -10,10 +10,10 @@ The life of a compiled step, in order:
    `torch_compile_runner`.
 2. `compiled_runner` receives the batches. It takes steps in Python while there is no compiled step. Each block of
    batches is described by `batch_layout`: names, shapes, strides and dtypes, which a compiled step is specific to.
-3. `policy` decides which layouts are compiled, and whether compiling pays: the training is long enough, or a core is
-   idle.
-4. `step_compiler` computes the cache key with `cache_key`: a hash of everything in Python that the step depends on.
-   Together with the batch layout and the environment (CPU, compiler, versions, threads) it names an entry of the cache.
+3. `policy` decides which layouts are compiled, and whether the training is long enough for compiling to pay.
+4. `step_compiler` computes the cache key with `key`: a hash of the values, code and sources that the step is made of.
+   Together with the batch layout and the `environment` (CPU, compiler, versions, threads) it names an entry of the
+   cache.
 5. `cache` returns the entry if an earlier run has left one. It is used only if no other user can change it, because the
    entry is machine code.
 6. Otherwise `compilation` forks a process in which the rest happens, while the training goes on in Python:
@@ -28,8 +28,8 @@ The life of a compiled step, in order:
 7. `compiled_step` loads the library and takes steps with it, several per call and without Python in between.
 8. `proof` takes the first batch in Python and compiled, and compares all that the step changes. Only then is the
    compiled step used. It is compared again before checkpoints, at most every ten seconds.
-9. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes
-   what Python would compute. If not, `compiled_runner` drops it and begins again at 2.
+9. After hooks or other code of the user has run, `change_detector` finds out whether the model has changed. Then
+   `compiled_runner` computes the key again, and begins again at 2 if it differs, and at 8 if not.
 10. A step that cannot be compiled runs in Python, and one warning says why.
 
 For the user, compiled steps differ from steps in Python only in speed. Losses and weights agree up to float32 rounding.

@@ -5,22 +5,18 @@ values of their attributes, the hooks, and the settings of optimizers. A hook of
 between two steps. Only the following are read anew in every step: the numbers inside tensors, and the settings that
 schedules change (`LiveGroup.MOVING`).
 
-Recomputing the cache key finds every change, but takes as long as many steps. So `ChangeDetector` combines three
-checks:
+`ChangeDetector` combines two checks:
 
 - Settings of optimizers are compared whenever anything may have changed them. This takes microseconds.
 - After code of the user has run, a `ModelSnapshot` is compared, which takes a fraction of a millisecond. It sees
-  attributes, hooks and parameters, but no globals and no classes.
-- If the snapshot differs, the cache key is recomputed at once. If it does not, the key is recomputed all the same, but
-  so seldom that this takes a twentieth of the time at most.
+  attributes, hooks and parameters, so their change takes effect in the next step.
 
-Thus a change of an attribute takes effect in the next step. A change of a global takes effect some steps later.
+What neither sees, such as a global, is noticed when the compiled step is compared with Python again (`proof`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -31,9 +27,6 @@ from torch.optim import Optimizer
 from torch_estimator.train.observation import Observer
 from torch_estimator.train.step import TrainStep
 
-# Recomputing the cache key may take one twentieth of the training's time.
-_SHARE_OF_TIME = 20
-
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _CONTAINERS = frozenset({list, tuple, set})
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
@@ -41,29 +34,23 @@ _MAX_DEPTH = 2
 
 
 class ChangeDetector:
-    """Detector of changes to what a training step computes, compared with the time when the detector was made.
+    """Detector of changes to what a training step computes.
 
     Args:
         step: The step that was compiled.
         watched: Objects of the user outside of the module on which the step depends, such as the loss.
         observer: Hides the forward hooks that were added to the module later: they observe, and are not part of the
             compiled step.
-        is_outdated: Recomputes the cache key and returns whether it differs.
     """
 
-    def __init__(
-        self, step: TrainStep, watched: Sequence[Any], observer: Observer, is_outdated: Callable[[], bool]
-    ) -> None:
+    def __init__(self, step: TrainStep, watched: Sequence[Any], observer: Observer) -> None:
         self._step = step
         self._watched = watched
         self._observer = observer
-        self._is_outdated = is_outdated
         self._fixed = fixed_settings(step)
         with observer.unobserved():
             self._snapshot = self._take_snapshot()
         self._code_ran = False
-        self._is_key_unsure = False
-        self._next_key_at = 0.0
         self.settings_may_differ = False
 
     def note_foreign_code(self) -> None:
@@ -78,24 +65,15 @@ class ChangeDetector:
         return self._code_ran and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups)
 
     def has_changed(self) -> bool:
-        """Return whether the step computes something else than at first. Changes of globals may be detected later."""
+        """Return whether anything differs from the last look, so that the cache key or the proof has to decide."""
         code_ran, self._code_ran = self._code_ran, False
-        self._is_key_unsure |= code_ran
-        same_settings = not self.settings_may_differ or fixed_settings(self._step) == self._fixed
-        self.settings_may_differ = not same_settings
-        started = time.perf_counter()
-        is_due = self._is_key_unsure and started >= self._next_key_at
-        if same_settings and not code_ran and not is_due:
-            return False
-        with self._observer.unobserved():
-            snapshot = self._take_snapshot()
-            if same_settings and snapshot == self._snapshot and not is_due:
-                return False
-            self._snapshot, self._is_key_unsure = snapshot, False
-            is_outdated = self._is_outdated()
-        ended = time.perf_counter()
-        self._next_key_at = ended + _SHARE_OF_TIME * (ended - started)
-        return is_outdated
+        before = self._fixed, self._snapshot
+        if self.settings_may_differ:
+            self._fixed, self.settings_may_differ = fixed_settings(self._step), False
+        if code_ran:
+            with self._observer.unobserved():
+                self._snapshot = self._take_snapshot()
+        return (self._fixed, self._snapshot) != before
 
     def _take_snapshot(self) -> ModelSnapshot:
         return ModelSnapshot(self._step.module, *self._step.optimizers, *self._watched)

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.compile.building import build
-from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.key import CacheKey
 from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.compile.trace_checks import CannotBeCompiled, reason_of
 from torch_estimator.compile.tracing import trace

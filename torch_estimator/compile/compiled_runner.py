@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -16,13 +17,12 @@ from torch import Tensor
 from torch_estimator import tree
 from torch_estimator.compile.batch_layout import BatchBlock, BatchLayout, block_of, step_inputs
 from torch_estimator.compile.cache import StepCache
-from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
+from torch_estimator.compile.key import CacheKey
 from torch_estimator.compile.policy import (
     CHECK_EVERY_SECS,
-    IdleCores,
     ShapePolicy,
     is_worth_compiling_in_background,
     missing_core,
@@ -69,6 +69,7 @@ class _LayoutState:
         compilation: The process that compiles the step, while it runs.
         compiled: The compiled step, once there is one.
         is_proven: Whether the compiled step computes what Python computes; it is used only then.
+        is_of_other_run: Whether the compiled step was found in the cache.
         example: A copy of the batch on which both were compared.
         check_at: Time from which on both are compared again before a checkpoint, of `time.monotonic`.
         failed: Whether compiling has failed, and such batches stay in Python.
@@ -83,6 +84,7 @@ class _LayoutState:
     compilation: Compilation | None = None
     compiled: CompiledStep | None = None
     is_proven: bool = False
+    is_of_other_run: bool = False
     example: tuple[BatchBlock, Batches] | None = None
     check_at: float = 0.0
     failed: bool = False
@@ -130,8 +132,8 @@ class CompiledRunner(StepRunner):
         self._watched = tuple(watched)
         self._observer = Observer(step.module, self._watched)
         self._policy = ShapePolicy(before)
-        self._idle = IdleCores()
-        # The name of a step that was not compiled because no core was idle, and the reason to log.
+        self._cores = len(os.sched_getaffinity(0))
+        # The name of a step that was not compiled because this process has one core, and the reason to log.
         self._skipped: tuple[str, str] | None = None
         # The state to which steps count that are taken in Python without a look, and the end of this time.
         self._resting: _LayoutState | None = None
@@ -227,9 +229,7 @@ class CompiledRunner(StepRunner):
         if not state.is_proven:
             if fill is not None:
                 fill()
-            difference = self._prove(state, block, batches, 0, keeps=False).difference
-            if difference is not None:
-                self._give_up(difference)
+            self._judge(self._prove(state, block, batches, 0, keeps=False), state, block)
         return state.is_proven
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
@@ -265,10 +265,20 @@ class CompiledRunner(StepRunner):
             if detector.has_lost_groups():
                 self._give_up("a hook has given an optimizer other groups")
             elif detector.has_changed():
-                self._begin_anew()
+                self._check_anew()
         if self._block is None or self._block.whole is not batches.whole:
             self._block = block_of(batches)
         return self._block
+
+    def _check_anew(self) -> None:
+        """After a change of the model, compile anew if the cache key differs, and compare with Python again if not."""
+        assert self._compiler is not None
+        with self._observer.unobserved():
+            is_outdated = self._compiler.is_outdated()
+        if is_outdated:
+            self._begin_anew()
+        for state in self._layouts.values():
+            state.is_proven = False
 
     def _begin_anew(self) -> None:
         states = self._layouts.values()
@@ -353,8 +363,6 @@ class CompiledRunner(StepRunner):
             proof = prove(self._step, compiler.changing, step_inputs(batch), run, keeps=keeps)
         state.is_proven = proof.difference is None and math.isfinite(proof.loss)
         state.check_at = time.monotonic() + CHECK_EVERY_SECS
-        if proof.difference is not None:
-            compiler.refuse(block.layout, state.threads)
         if state.is_proven and (like := block_of(example)).layout == block.layout:
             state.example = like, example
         return proof
@@ -371,9 +379,22 @@ class CompiledRunner(StepRunner):
         context.compiled = state.is_proven
         self._step.end()
         self._has_stepped = True
-        if proof.difference is not None:
-            self._give_up(proof.difference)
+        self._judge(proof, state, block)
         return proof.loss
+
+    def _judge(self, proof: Proof, state: _LayoutState, block: BatchBlock) -> None:
+        """Use no compiled step that computes something else than Python; compile one of an earlier run anew."""
+        compiler, layout = self._compiler, block.layout
+        if proof.difference is None or compiler is None or layout is None:
+            return
+        if state.is_of_other_run:
+            # Something that the cache key does not see is not as it was then, such as a file that the step reads.
+            logger.info("Compiling %s anew, because %s.", self._log_name.format(block.rows), proof.difference)
+            compiler.remove(layout, state.threads)
+            state.compiled, state.is_of_other_run, state.next_look_up = None, False, math.inf
+            return
+        compiler.refuse(layout, state.threads)
+        self._give_up(proof.difference)
 
     def check(self) -> str | None:
         """Compare the compiled steps with Python again, each on the batch that it was compared on before.
@@ -386,6 +407,8 @@ class CompiledRunner(StepRunner):
                 block, batches = state.example
                 difference = self._prove(state, block, batches, 0, keeps=False).difference
                 if difference is not None:
+                    if self._compiler is not None and block.layout is not None:
+                        self._compiler.refuse(block.layout, state.threads)
                     return difference
         return None
 
@@ -528,8 +551,7 @@ class CompiledRunner(StepRunner):
                 logger.debug("The cache key cannot be computed.", exc_info=True)
                 self._give_up(reason_of(error))
                 return
-            is_outdated = self._compiler.is_outdated
-            self._detector = ChangeDetector(self._step, self._watched, self._observer, is_outdated)
+            self._detector = ChangeDetector(self._step, self._watched, self._observer)
         if self._compiler.is_refused(layout, state.threads):
             self._give_up("an earlier run has found that its compiled step does not compute what Python computes")
             return
@@ -539,9 +561,10 @@ class CompiledRunner(StepRunner):
                 state.next_look_up = time.monotonic() + _LOOK_UP_EVERY_SECS
                 state.compiled = self._compiler.load(layout, state.threads)
             if state.compiled is not None:
+                state.is_of_other_run = True
                 return
             if not (self._waits or self._is_worth_it(state, context)):
-                if self._skipped is None and (why := missing_core(state.eager_secs, self._idle)):
+                if self._skipped is None and (why := missing_core(state.eager_secs, self._cores)):
                     self._skipped = self._name_of(batch), why
                 self._resting, self._rest_until = state, time.monotonic() + _REST_SECS
                 return
@@ -554,7 +577,7 @@ class CompiledRunner(StepRunner):
             with self._observer.unobserved():
                 started = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
             if isinstance(started, CompiledStep):
-                state.compiled = started
+                state.compiled, state.is_of_other_run = started, True
                 return
             state.compilation, self._context = started, context
             effect = "this takes some seconds" if self._waits else "training goes on in Python"
@@ -591,4 +614,4 @@ class CompiledRunner(StepRunner):
             # Assume that the share of this layout in all batches stays the same.
             share = state.eager_steps / max(1, sum(other.eager_steps for other in self._layouts.values()))
             steps_left = share * (self._last_step - context.global_step)
-        return is_worth_compiling_in_background(state.eager_secs, state.eager_steps, steps_left, self._idle)
+        return is_worth_compiling_in_background(state.eager_secs, state.eager_steps, steps_left, self._cores)

@@ -41,6 +41,10 @@ _DTYPES = {
 }
 
 
+# Inodes of the libraries that this process has loaded, by path.
+_LOADED: dict[Path, list[int]] = {}
+
+
 class StepMismatch(Exception):
     """Error: a folder contains no compiled step, or a step that was compiled for tensors of other layouts."""
 
@@ -73,7 +77,7 @@ class CompiledStep:
             raise StepMismatch(str(folder))
         self._layouts = (_LayoutInC * len(wanted))(*map(_layout_in_c, wanted))
         try:
-            library = ctypes.CDLL(str(folder / STEP_LIBRARY))
+            library = ctypes.CDLL(_spelled(folder / STEP_LIBRARY))
             self._container = ctypes.c_void_p()
             made = library.AOTInductorModelContainerCreateWithDevice(
                 ctypes.byref(self._container), ctypes.c_size_t(1), b"cpu", None
@@ -165,6 +169,17 @@ def _layout_in_c(layout: TensorLayout) -> _LayoutInC:
     shape, strides, dtype = layout
     numbers = ctypes.c_int64 * len(shape)
     return _LayoutInC(len(shape), numbers(*shape), numbers(*strides), _DTYPES[dtype])
+
+
+def _spelled(library: Path) -> str:
+    """Return a path of a library by which the dynamic linker does not take it for one that was there before.
+
+    It compares paths before it opens a file, and a step of an earlier run that computes something else is replaced.
+    """
+    inodes, inode = _LOADED.setdefault(library, []), library.stat().st_ino
+    if inode not in inodes:
+        inodes.append(inode)
+    return f"{library.parent}/{'./' * inodes.index(inode)}{library.name}"
 
 
 def _described_inputs(folder: Path) -> list[Any]:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from torch_estimator.compile.cache_key import CacheKey, cache_key
 from torch_estimator.compile.compilation import SUPPORTED
 from torch_estimator.compile.compiled_runner import CompiledRunner
+from torch_estimator.compile.key import CacheKey, cache_key
 from torch_estimator.compile.torch_compile_runner import TorchCompileRunner
 from torch_estimator.optim.companions import with_companions
 from torch_estimator.run_config import RunConfig

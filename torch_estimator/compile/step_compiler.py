@@ -13,9 +13,10 @@ from torch import Tensor
 
 from torch_estimator.compile.batch_layout import BatchLayout
 from torch_estimator.compile.cache import StepCache, entry_key
-from torch_estimator.compile.cache_key import CacheKey, environment_digest, machine
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
+from torch_estimator.compile.environment import environment_digest, machine
+from torch_estimator.compile.key import CacheKey
 from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.step import TrainStep
@@ -60,6 +61,11 @@ class StepCompiler:
         """Remove a compiled step from the cache, and let later runs not compile it, because it computes wrongly."""
         if self._key.portable:
             self._cache.refuse(self._entry_key(layout, threads))
+
+    def remove(self, layout: BatchLayout, threads: int) -> None:
+        """Remove a compiled step from the cache."""
+        if (folder := self._cache.find(self._entry_key(layout, threads)) if self._key.portable else None) is not None:
+            self._cache.remove(folder)
 
     def is_refused(self, layout: BatchLayout, threads: int) -> bool:
         """Return whether an earlier run has refused the compiled step."""

@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
 
-from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.key import CacheKey
 from torch_estimator.train.step import TrainStep
 
 # Functions that hand all numbers of a tensor to Python.

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch_estimator import tree
 from torch_estimator.compile import trace_checks
 from torch_estimator.compile.batch_layout import flatten, step_inputs, with_plain_strides
-from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.key import CacheKey
 from torch_estimator.compile.replacements import replacements
 from torch_estimator.compile.trace_checks import CannotBeCompiled
 from torch_estimator.compile.traced_update import prefer_tensor_paths, put_back, replaceable, update_traced

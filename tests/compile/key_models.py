@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from torch_estimator import feature_column as fc
-from torch_estimator.compile.cache_key import CacheKey, cache_key, environment_digest
+from torch_estimator.compile.environment import environment_digest
+from torch_estimator.compile.key import CacheKey, cache_key
 
 SCALE = 2.0
 TABLE = {"a": [1, 2, {"b": 3}]}

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.compile.cache_key import models
-from tests.compile.cache_key.models import MOVING, Everything
-from torch_estimator.compile.cache_key import CacheKey, cache_key
+from tests.compile import key_models as models
+from tests.compile.key_models import MOVING, Everything
+from torch_estimator.compile.key import CacheKey, cache_key
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.train.model import Model
 from torch_estimator.train.optimizers import Schedules

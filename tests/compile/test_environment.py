@@ -1,39 +1,15 @@
-"""The digest of the environment covers sources, threads and settings of torch."""
+"""The digest of the environment covers threads and settings of torch."""
 
 from __future__ import annotations
 
-import os
-import sys
-import types
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from torch_estimator.compile.cache_key import environment_digest, torch_flags
+from torch_estimator.compile.environment import environment_digest, torch_flags
 
 Patch = pytest.MonkeyPatch
-
-
-def test_the_users_sources_are_part_of_the_environment(tmp_path: Path, monkeypatch: Patch) -> None:
-    file = tmp_path / "made_module.py"
-    file.write_text("SCALE = 1")
-    os.utime(file, (1e9, 1e9))
-    before = environment_digest(2)
-    module = types.ModuleType("made_module")
-    module.__file__ = str(file)
-    monkeypatch.setitem(sys.modules, "made_module", module)
-    with_module = environment_digest(2)
-    assert with_module != before
-    assert environment_digest(2) == with_module
-    file.write_text("SCALE = 2")
-    os.utime(file, (1e9, 1e9 + 1))
-    other_source = environment_digest(2)
-    assert other_source not in (before, with_module)
-    # A file written while the program runs may differ from the version that was imported.
-    os.utime(file)
-    assert environment_digest(2) not in (before, with_module, other_source)
 
 
 def test_threads_and_settings_of_the_compiler_are_part_of_the_environment(monkeypatch: Patch) -> None:

@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-import torch_estimator as te
-from tests.compile.cache_key import models
-from tests.compile.cache_key.models import Color, Everything, Settings, key_of, of_everything
+from tests.compile import key_models as models
+from tests.compile.key_models import Color, Everything, Settings, key_of, of_everything
 
 Roots = dict[str, Any]
 Patch = pytest.MonkeyPatch
@@ -83,10 +82,6 @@ def the_default_of_a_function(roots: Roots, patch: Patch) -> None:
 
 def an_attribute_of_a_function(roots: Roots, patch: Patch) -> None:
     patch.setattr(models.mean_squared, "weight", 3.0, raising=False)
-
-
-def a_method_of_torch(roots: Roots, patch: Patch) -> None:
-    patch.setattr(nn.Linear, "forward", lambda self, x: x)
 
 
 def a_function_of_torch(roots: Roots, patch: Patch) -> None:
@@ -212,10 +207,6 @@ def the_clipping_of_an_optimizer(roots: Roots, patch: Patch) -> None:
         clipping._clip_norm = 3.0
 
 
-def the_step_of_an_optimizer(roots: Roots, patch: Patch) -> None:
-    patch.setattr(te.optim.Adagrad, "update", staticmethod(lambda param, grad, state, group: None))
-
-
 def another_loss(roots: Roots, patch: Patch) -> None:
     roots["loss"] = lambda outputs, labels: (outputs - labels).abs().mean()
 
@@ -235,7 +226,6 @@ CHANGES: dict[str, Change] = {
         an_attribute_of_the_class,
         the_default_of_a_function,
         an_attribute_of_a_function,
-        a_method_of_torch,
         a_function_of_torch,
         a_decorated_function,
         the_class,
@@ -264,7 +254,6 @@ CHANGES: dict[str, Change] = {
         a_group_more,
         a_slot_of_an_optimizer,
         the_clipping_of_an_optimizer,
-        the_step_of_an_optimizer,
         another_loss,
         mixed_precision,
     ),

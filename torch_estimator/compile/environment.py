@@ -1,4 +1,4 @@
-"""Part of the cache key computation for everything outside of the model: machine, versions, flags of torch, sources.
+"""Digest of everything outside of the model on which compiled code depends: machine, versions and flags of torch.
 
 The same Python objects give another program on another processor, with another compiler or version of torch, for
 another number of threads, or under another flag of torch.
@@ -20,14 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_estimator.cluster.process_start import process_start
-from torch_estimator.compile.cache_key.libraries import file_digest, library_of_module
 from torch_estimator.versions import own_sources
 
 # Lines of /proc/cpuinfo that say what a processor can do, on x86, ARM and MIPS.
 _CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-_PROCESS_START = process_start()
 # Environment variables with these prefixes change how torch compiles.
 _VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
 # This one names a directory only, and `build` names another. Torch sets it when its compiler is imported, which may
@@ -36,9 +33,7 @@ _DIRECTORY = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def environment_digest(threads: int) -> str:
-    """Return a hash of the machine, versions, flags of torch and the user's sources, on which compiled code depends.
-
-    It covers the sources of all modules of the user that are imported, because `cache_key` cannot follow every name.
+    """Return a hash of the machine, versions and flags of torch, on which compiled code depends.
 
     Args:
         threads: Number of threads that the program is compiled for.
@@ -49,7 +44,6 @@ def environment_digest(threads: int) -> str:
         *torch_flags(),
         f"threads {threads}",
         *_variables(),
-        *_sources(),
     ]
     return sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -138,20 +132,3 @@ def _variables() -> Iterator[str]:
     for name, value in sorted(os.environ.items()):
         if name.startswith(_VARIABLES) and name != _DIRECTORY:
             yield f"{name}={value}"
-
-
-def _sources() -> Iterator[str]:
-    """Yield the name and a digest of the source of each module of the user."""
-    for name, module in sorted(sys.modules.copy().items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or library_of_module(name) is not None:
-            continue
-        try:
-            stat = os.stat(file)
-            digest = file_digest(file, stat.st_mtime_ns, stat.st_size)
-        except OSError:
-            continue
-        # If the file was written after this process started, the process may have imported an older version.
-        # Then add the time of the file, so that no later process computes the same key.
-        edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _PROCESS_START else ""
-        yield f"source {name} {digest}{edited}"
