@@ -60,11 +60,7 @@ def check_number_dtype(dtype: str, of: str) -> None:
 
 
 def as_items(values: Any, what: str) -> tuple[Any, ...]:
-    """Return the items of a list, tuple, array or other iterable as a tuple.
-
-    Raises:
-        InvalidTypeError: The value is not iterable, or it is a string.
-    """
+    """Return the items of an iterable other than a string as a tuple."""
     no_list = isinstance(values, str | bytes) or not isinstance(values, Iterable)
     if no_list or (isinstance(values, np.ndarray) and values.ndim == 0):
         raise InvalidTypeError(f"{what} must be a list, but got {values!r}.")
@@ -72,11 +68,7 @@ def as_items(values: Any, what: str) -> tuple[Any, ...]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the plain name of a dtype: ``"string"``, ``"int64"``, ``"float32"`` and so on.
-
-    Args:
-        dtype: Name, Python type, or dtype of numpy, torch or Arrow. An unknown name is returned unchanged.
-    """
+    """Return the plain name of a dtype (``"string"``, ``"int64"``, ``"float32"``), or an unknown name unchanged."""
     if dtype is str or dtype is bytes:
         return "string"
     if isinstance(dtype, torch.dtype):

@@ -25,12 +25,7 @@ _T = TypeVar("_T")
 
 
 class Chunk:
-    """Some rows of all raw columns, and a cache of the results computed from them.
-
-    Args:
-        columns: Raw columns by key, all with the same number of rows.
-        rows: Number of rows.
-    """
+    """Some rows of all raw columns, and a cache of the results computed from them."""
 
     def __init__(self, columns: Mapping[str, RawColumn], rows: int) -> None:
         self.rows = rows

@@ -79,10 +79,8 @@ class LinearInputs(NetworkInputs, Protocol):
 class Column:
     """Base class of all feature columns.
 
-    Attributes:
-        name: Name, which is unique within the linear or the network half of a model, and part of variables' names.
-        raw_features: The raw columns that it reads.
-        is_sequence: Whether the values of a row are the steps of a sequence; by default False.
+    `name` is unique within the linear or the network half of a model, and part of variables' names. `is_sequence` says
+    whether the values of a row are the steps of a sequence.
     """
 
     __slots__ = ()
@@ -100,22 +98,14 @@ class Column:
         is_sequence = False
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
-        """Add this column to a linear model's inputs. Columns that do not override this method raise an error.
-
-        Raises:
-            InvalidValueError: A linear model cannot take such a column.
-        """
+        """Add this column to a linear model's inputs. Columns that do not override this method raise an error."""
         raise InvalidValueError(
             f"linear columns must be categorical, numeric, indicator or embedding columns, but got {self.name!r} "
             f"({type(self).__name__})."
         )
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add this column to a network's inputs. Columns that do not override this method raise an error.
-
-        Raises:
-            InvalidValueError: A network cannot take such a column.
-        """
+        """Add this column to a network's inputs. Columns that do not override this method raise an error."""
         raise InvalidValueError(
             f"network columns must be numeric, bucketized, indicator or embedding columns, but got {self.name!r} "
             f"({type(self).__name__})."
@@ -160,11 +150,7 @@ class NumberColumn(Column):
         raise ExportError(f"a column of the kind {type(self).__name__} cannot be exported.")
 
     def numbers(self, chunk: Chunk) -> npt.NDArray[np.float32]:
-        """Return the numbers of a chunk after `normalizer_fn` is applied, float32 ``[rows, width]``.
-
-        Raises:
-            InvalidValueError: `normalizer_fn` returns something other than a tensor of the same shape.
-        """
+        """Return the numbers of a chunk after `normalizer_fn` is applied, float32 ``[rows, width]``."""
         return chunk.once(("normalized", id(self)), lambda: self.normalized(self.encode(chunk)))
 
     def normalized(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -249,22 +235,14 @@ class CategoricalColumn(Column):
         return None
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Return what a cross combines for this column: the column itself, or the inputs of a nested cross.
-
-        Raises:
-            InvalidValueError: The column cannot be crossed.
-        """
+        """Return what a cross combines for this column: the column itself, or the inputs of a nested cross."""
         return (self,)
 
     def check_weighable(self) -> None:
         """Raise InvalidValueError if the ids of this column cannot have weights. By default they can."""
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function that computes the ids of a chunk, for columns with a fixed number of ids per row.
-
-        Args:
-            encoders: Encoders of other columns, and string hashers, of the same `FeatureTransform`.
-        """
+        """Return a function that computes the ids of a chunk, for columns with a fixed number of ids per row."""
         raise NotImplementedError
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
@@ -307,12 +285,9 @@ class CategoricalColumn(Column):
 class KeyColumn(CategoricalColumn):
     """Base of categorical columns that map each value of one raw column to an id.
 
-    A derived class has the fields `dtype` (unless its values are strings) and `multivalent` (if it takes lists), and
-    implements `ids_of_values` and `lower`. Its `__post_init__` calls `check_key_column`.
-
-    Attributes:
-        key: Name of the raw column.
-        dtype: ``"string"`` or ``"int64"``. Missing values are ``''`` and -1.
+    A derived class has the fields `dtype` (``"string"`` or ``"int64"``, with ``''`` and -1 as missing values), unless
+    its values are strings, and `multivalent` (if it takes lists), and implements `ids_of_values` and `lower`. Its
+    `__post_init__` calls `check_key_column`.
     """
 
     key: str
@@ -381,9 +356,6 @@ class DenseColumn(Column):
     """Base of columns that turn the ids of a categorical column into numbers, for networks and linear models.
 
     A derived class has a `name` and implements `add_to_network`. Its `__post_init__` calls `check_categorical`.
-
-    Attributes:
-        categorical_column: The column that gives the ids.
     """
 
     categorical_column: CategoricalColumn
@@ -429,16 +401,7 @@ class Encoders:
 
 
 def check_categorical(column: object, where: str) -> None:
-    """Raise an error unless a column is categorical.
-
-    Args:
-        column: The column.
-        where: Name of the function that got the column as argument, for the message.
-
-    Raises:
-        InvalidTypeError: The value is not a column.
-        InvalidValueError: The column is not categorical.
-    """
+    """Raise an error unless a column is categorical."""
     if isinstance(column, CategoricalColumn):
         return
     raise column_error(

@@ -84,17 +84,10 @@ def _farmhash() -> Callable[[str], int]:
 
 
 class StringHasher:
-    """Callable that hashes the strings of one raw column, and caches hashes from one chunk of rows to the next.
+    """Callable that hashes the strings of one raw column, and caches up to `limit` hashes from one chunk to the next.
 
-    Args:
-        key: Name of the raw column.
-        function: Name of the hash function.
-        limit: Maximum number of strings in the cache.
-
-    Attributes:
-        recording: Whether strings are added to `seen`. Only an export of ``"farmhash"`` needs them: no ONNX operator
-            computes that hash, so the export carries the hashes of the strings seen in training.
-        seen: Strings hashed while `recording` was set, at most `limit`.
+    While `recording` is set, it adds the strings to `seen` (at most `limit`). Only an export of ``"farmhash"`` needs
+    them: no ONNX operator computes that hash, so the export carries the hashes of the strings seen in training.
     """
 
     not_in_fingerprint = ("recording", "seen", "_warned", "_known")

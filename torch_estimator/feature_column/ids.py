@@ -96,11 +96,7 @@ def padded_lists(lists: pa.Array, padding: Any) -> npt.NDArray[Any]:
     """Return Arrow lists of numbers as an array ``[N, L]``, with short lists filled up with `padding`.
 
     L is the length of the longest row, rounded up to a power of two so that there are few different lengths. A compiled
-    training step is compiled anew for every L.
-
-    Args:
-        lists: Lists of numbers.
-        padding: A numpy number, which also gives the type of the array.
+    training step is compiled anew for every L. `padding` is a numpy number, which also gives the type of the array.
 
     >>> padded_lists(pa.array([[5], [], [1, 2, 3]], pa.large_list(pa.int64())), np.int64(9))
     array([[5, 9, 9, 9],

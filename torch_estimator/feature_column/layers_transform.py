@@ -13,8 +13,7 @@ from torch_estimator.feature_column.weighted_sum import LinearModel
 class LayersTransform(FeatureTransform):
     """Transform of the columns of several `DenseFeatures` and `LinearModel`s.
 
-    Args:
-        layers: The layers. The keys of the features of each begin with its name.
+    The keys of the features of each layer begin with its name.
     """
 
     def __init__(self, layers: list[DenseFeatures | LinearModel]) -> None:
@@ -24,11 +23,7 @@ class LayersTransform(FeatureTransform):
 
 
 def transform_of(module: nn.Module, given: FeatureTransform | None) -> FeatureTransform | None:
-    """Return the transform of a model: that of the layers in its module that are made of columns, or the given one.
-
-    Raises:
-        InvalidValueError: There are such layers and another transform, or two of them have one name.
-    """
+    """Return the transform of a model: that of the layers in its module that are made of columns, or the given one."""
     layers = [
         one for one in module.modules() if isinstance(one, DenseFeatures | LinearModel) and one.columns is not None
     ]

@@ -31,13 +31,7 @@ from torch_estimator.feature_column.layouts import (
 def linear_layout(columns: Iterable[object], prefix: str = LINEAR) -> LinearLayout:
     """Return the layout of a linear model: the positions of columns in its input tensors and weights.
 
-    Args:
-        columns: Columns of any kind.
-        prefix: First part of the keys of features.
-
-    Raises:
-        InvalidTypeError: An item is not a column.
-        InvalidValueError: Two columns have one name.
+    The keys of its features begin with `prefix`.
     """
     builder = _LinearBuilder(prefix, "linear columns")
     for column in columns:
@@ -52,13 +46,7 @@ def linear_layout(columns: Iterable[object], prefix: str = LINEAR) -> LinearLayo
 def input_layout(columns: Iterable[object], prefix: str = DNN) -> InputLayout:
     """Return the layout of a network's input layer: the positions of columns in its inputs and its output.
 
-    Args:
-        columns: Numeric, bucketized, indicator and embedding columns.
-        prefix: First part of the keys of features.
-
-    Raises:
-        InvalidTypeError: An item is not a column.
-        InvalidValueError: Two columns have one name, or a column is a bare categorical column.
+    It takes numeric, bucketized, indicator and embedding columns. The keys of its features begin with `prefix`.
     """
     builder = _NetworkBuilder(prefix, "network columns")
     for column in columns:
@@ -77,11 +65,7 @@ def input_layout(columns: Iterable[object], prefix: str = DNN) -> InputLayout:
 def sequence_layout(columns: Iterable[Column]) -> InputLayout:
     """Return the layout of a recurrent network's input: the positions of sequence columns in each step.
 
-    Args:
-        columns: Numeric columns of sequences, and indicator and embedding columns of categorical ones.
-
-    Raises:
-        InvalidValueError: Two columns have one name, or a column is of another kind.
+    It takes numeric columns of sequences, and indicator and embedding columns of categorical ones.
     """
     builder = _NetworkBuilder("sequence", "sequence columns")
     for column in columns:
@@ -97,11 +81,7 @@ def sequence_layout(columns: Iterable[Column]) -> InputLayout:
 class _WantedIds(NamedTuple):
     """Request of a column for positions in a tensor of ids, and for rows of the table that the ids index.
 
-    Attributes:
-        name: Name of the column that was passed to the model.
-        variable: Name of the variable that the rows form. Columns with the same variable share their rows.
-        column: The categorical column that gives the ids.
-        initializer: Fills the rows with their initial values; None for the default.
+    Columns with the same `variable` share their rows.
     """
 
     name: str
@@ -123,9 +103,7 @@ class _PlacedTable(NamedTuple):
 class _NetworkBuilder:
     """Builder of an `InputLayout`. Columns add their inputs through the methods of `NetworkInputs`.
 
-    Args:
-        prefix: First part of the keys of features.
-        where: What the columns are called in errors.
+    The keys of features begin with `prefix`; errors call the columns `where`.
     """
 
     def __init__(self, prefix: str, where: str) -> None:
@@ -230,12 +208,7 @@ def _place_numbers(columns: Iterable[NumberColumn]) -> tuple[tuple[PlacedNumbers
 
 
 def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
-    """Assign each column its rows of one table, and positions in the common tensor of ids or a separate tensor.
-
-    Args:
-        wanted: The columns.
-        bag_feature: Beginning of the keys of bags.
-    """
+    """Assign each column its rows of one table, and positions in the common tensor of ids or a separate tensor."""
     # Put the rows of columns with lists or weights last, so that the rows of all other columns are consecutive.
     variables: dict[str, Variable] = {}
     rows = 0
@@ -324,8 +297,8 @@ def _check_shared(columns: Sequence[EmbeddingColumn]) -> None:
 def _parts(found: Iterable[tuple[str, str, int, int]]) -> tuple[OutputPart, ...]:
     """Return the position of each column in the input layer's output, in bytewise order of names.
 
-    Args:
-        found: For each column its name, the key of its source tensor, its index among that tensor's columns, its width.
+    `found` gives for each column its name, the key of its source tensor, its index among that tensor's columns, and its
+    width.
     """
     parts: list[OutputPart] = []
     start = 0

@@ -22,13 +22,9 @@ SEQUENCE_LENGTHS = "sequence/lengths"
 class PlacedIds:
     """Position of a categorical column in a tensor of ids, and in the table that the ids index.
 
-    Attributes:
-        name: Name of the column that was passed to the model, for instance ``occupation_embedding``.
-        column: The categorical column that gives the ids.
-        start: First position of the column on the second axis of the ids.
-        stop: End of the column's positions, exclusive.
-        offset: Number added to the column's ids; its first row in the table.
-        rows: Number of its rows in the table.
+    The column's ids are at ``start`` to ``stop`` (exclusive) on the second axis of the tensor. `offset` is its first
+    row in the table, which is added to the ids. `name` is that of the column passed to the model, for instance
+    ``occupation_embedding``.
     """
 
     name: str
@@ -74,13 +70,9 @@ class PlacedNumbers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variable:
-    """Rows ``offset`` to ``offset + rows`` of a table. They belong to one column, or to columns that share them.
+    """Rows ``offset`` to ``offset + rows`` of a table, which belong to one column, or to columns that share them.
 
-    Attributes:
-        name: Name of the column, or of the collection of shared embeddings.
-        offset: First row.
-        rows: Number of rows.
-        initializer: Fills the rows with their initial values; None for the default.
+    `name` is that of the column, or of the collection of shared embeddings.
     """
 
     name: str
@@ -156,14 +148,10 @@ class EmbeddingTableLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPart:
-    """Position of one feature column in the input layer's output.
+    """Position of one feature column in the input layer's output: the numbers ``start`` to ``stop`` of each row.
 
-    Attributes:
-        name: Name of the column.
-        source: Key of the feature that the column is made from, which other columns may share.
-        index: Place of the column in the layout's `numeric` or `indicators`, or in its table's `placed`; 0 for a bag.
-        start: First of its numbers in a row of the output.
-        stop: End of its numbers.
+    `source` is the key of the feature that the column is made from, and `index` the place of the column in the layout's
+    `numeric` or `indicators`, or in its table's `placed`; 0 for a bag.
     """
 
     name: str

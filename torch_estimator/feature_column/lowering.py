@@ -38,12 +38,9 @@ class Graph(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTensor:
-    """Tensor of an ONNX graph that holds a raw column, which is an input of the exported model.
+    """Tensor ``[N, width]`` of an ONNX graph that holds a raw column, which is an input of the exported model.
 
-    Attributes:
-        tensor: Name of a tensor ``[N, width]``.
-        dtype: ``"string"``, ``"float32"`` or ``"int64"``.
-        width: Values in a row; -1 for lists, which vary in length.
+    `dtype` is ``"string"``, ``"float32"`` or ``"int64"``. A width of -1 stands for lists, which vary in length.
     """
 
     tensor: str
@@ -74,11 +71,8 @@ ChainValue: TypeAlias = HashedKey | ComputedSlot
 class HashChain:
     """Description of an id that is a hash of values of a row, combined one after the other, modulo `buckets`.
 
-    Attributes:
-        start: Start value of the hash. None means that there is a single value, which is itself the hash.
-        values: The values, in the order in which they are combined.
-        buckets: The modulus.
-        missing: Keys of raw columns. A row in which one of them is missing gets no id (-1).
+    If `start` is None, there is a single value, which is itself the hash. A row in which one of the raw columns
+    `missing` is missing gets no id (-1).
     """
 
     start: int | None
@@ -91,9 +85,8 @@ class HashChain:
 class ListLeaf:
     """One of the columns that a cross combines (a leaf), if some of these columns hold lists.
 
-    Attributes:
-        value: A raw column, whose values are hashed, or a tensor of ids, int64 ``[N, n]``.
-        missing: Key of the raw column whose missing values are left out; None if no value is left out.
+    `value` is a raw column, whose values are hashed, or a tensor of ids, int64 ``[N, n]``; `missing` is the key of the
+    raw column whose missing values are left out.
     """
 
     value: HashedKey | str

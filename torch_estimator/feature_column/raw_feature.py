@@ -68,11 +68,7 @@ def categorical_feature(key: str, dtype: RawDtype, *, multivalent: bool) -> RawF
 
 
 def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
-    """Return one raw feature for each key, merged from all columns that read the key, in bytewise order.
-
-    Raises:
-        InvalidValueError: Two columns read the same key with different dtypes, shapes or defaults.
-    """
+    """Return one raw feature for each key, merged from all columns that read the key, in bytewise order."""
     merged: dict[str, RawFeature] = {}
     for feature in features:
         known = merged.setdefault(feature.key, feature)
@@ -129,13 +125,8 @@ def schema(columns: Any) -> pa.Schema:
 def raw_features_of(columns: Any) -> dict[str, RawFeature]:
     """Return the `RawFeature` of each raw column that feature columns read, by key.
 
-    Args:
-        columns: A list of feature columns or of `RawFeature`s, a dict with these or dtypes as values, a single one of
-            them, a `FeatureTransform`, or a schema from `schema`.
-
-    Raises:
-        InvalidTypeError: An item is none of these.
-        InvalidValueError: Two columns read a key as different types, or a schema has a type that no column reads.
+    `columns` is a list of feature columns or of `RawFeature`s, a dict with these or dtypes as values, a single one of
+    them, a `FeatureTransform`, or a schema from `schema`.
     """
     if isinstance(columns, pa.Schema):
         return merge_raw_features(map(_feature, columns))

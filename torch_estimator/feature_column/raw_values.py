@@ -31,9 +31,7 @@ _Values = TypeVar("_Values")
 class Distinct:
     """A column of N rows, stored as distinct values and, for each row, the index of its value (its code).
 
-    Attributes:
-        values: The values. A value may occur twice, or in no row at all.
-        codes: Position of each row's value in `values`, ``[N]``.
+    A value may occur twice, or in no row at all.
     """
 
     values: list[Any]
@@ -44,10 +42,6 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
     """Return a string column as distinct values and codes (indices of values).
 
     Arrow nulls, and None and NaN in an object array, become ``''``.
-
-    Raises:
-        InvalidValueError: The column does not hold one string per row.
-        RowError: One value of an object array is not a string, or not UTF-8.
     """
     # A dictionary-encoded column already has distinct values.
     # Encode it anew if its dictionary is larger than the column, so that encoders skip values that do not occur.
@@ -67,11 +61,7 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
 
 
 def distinct_integers(column: RawColumn, key: str) -> Distinct:
-    """Return an integer column as distinct values and codes (indices of values). Arrow nulls become -1.
-
-    Raises:
-        InvalidValueError: The column does not hold one integer per row.
-    """
+    """Return an integer column as distinct values and codes (indices of values). Arrow nulls become -1."""
     if isinstance(column, pa.Array):
         array = column
     else:
@@ -85,11 +75,7 @@ def distinct_integers(column: RawColumn, key: str) -> Distinct:
 
 
 def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
-    """Return an integer column as an int64 array ``[N]``. Arrow nulls become -1.
-
-    Raises:
-        InvalidValueError: The column does not hold one integer per row.
-    """
+    """Return an integer column as an int64 array ``[N]``. Arrow nulls become -1."""
     if isinstance(column, pa.Array):
         if not pa.types.is_integer(column.type):
             raise _wrong_dtype(key, "int64", column.type)
@@ -121,12 +107,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Return a column of numbers as float32 ``[N, *shape]``; Arrow nulls become NaN.
-
-    Raises:
-        InvalidValueError: The column does not hold numbers of that shape.
-        RowError: One number is too large for float32.
-    """
+    """Return a column of numbers as float32 ``[N, *shape]``; Arrow nulls become NaN."""
     if isinstance(column, pa.Array):
         if not (
             pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)
@@ -150,12 +131,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
 
 @dataclass(frozen=True, slots=True)
 class Lists(Generic[_Values]):
-    """A column of N rows with any number of values each.
-
-    Attributes:
-        values: The values of all rows, one row after the other.
-        offsets: int64 ``[N + 1]``; the values of row i are at ``offsets[i]`` to ``offsets[i + 1]``.
-    """
+    """A column of N rows with any number of values each; those of row i are at ``offsets[i]`` to ``offsets[i + 1]``."""
 
     values: _Values
     offsets: Offsets
@@ -165,21 +141,13 @@ def list_values(column: RawColumn, key: str, dtype: RawDtype) -> Lists[Distinct]
     """Return a column of lists of strings or integers, with the items as distinct values and codes.
 
     Rows may be Arrow lists, lists or arrays in an object array, rows of an array ``[N, n]``, or single values.
-
-    Raises:
-        InvalidValueError: The column does not hold lists of that type.
-        RowError: One value is of another type.
     """
     read = distinct_strings if dtype == "string" else distinct_integers
     return _read_lists(column, key, dtype, read)
 
 
 def list_numbers(column: RawColumn, key: str) -> Lists[npt.NDArray[np.float32]]:
-    """Return a column of lists of numbers, with the items as float32. Arrow nulls become NaN.
-
-    Raises:
-        InvalidValueError: The column does not hold lists of numbers.
-    """
+    """Return a column of lists of numbers, with the items as float32. Arrow nulls become NaN."""
     return _read_lists(column, key, "float32", lambda values, key: numbers(values, key, (1,)).ravel())
 
 

@@ -94,12 +94,7 @@ class SequenceCategoricalColumn(CategoricalColumn):
 class SequenceNumericColumn(NumberColumn):
     """Column of sequences of numbers. Created by `sequence_numeric_column`.
 
-    Attributes:
-        key: Name of the raw column.
-        shape: Shape of one step's value.
-        default_value: Number in place of a missing one, and in the padding of short sequences.
-        dtype: Type of the numbers in the data.
-        normalizer_fn: Function that is applied to the numbers, or None.
+    `shape` is that of one step's value. `default_value` replaces missing numbers, and pads short sequences.
     """
 
     key: str
@@ -121,11 +116,7 @@ class SequenceNumericColumn(NumberColumn):
         return (RawFeature(key=self.key, dtype="float32", shape=LISTS),)
 
     def steps(self, chunk: Chunk) -> Lists[npt.NDArray[np.float32]]:
-        """Return the numbers of a chunk before normalization, one row ``[width]`` for each step; NaN if missing.
-
-        Raises:
-            RowError: The numbers of a row do not fill its last step.
-        """
+        """Return the numbers of a chunk before normalization, one row ``[width]`` for each step; NaN if missing."""
         lists = chunk.list_numbers(self.key)
         counts = np.diff(lists.offsets)
         if len(wrong := np.flatnonzero(counts % self.width)):

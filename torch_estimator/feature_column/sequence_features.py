@@ -33,12 +33,7 @@ def bags_of(layout: InputLayout) -> Iterator[Bag]:
 
 
 class SequenceEncoder:
-    """Encoder of a model's sequence columns: ids and numbers of all steps, and the length of each sequence.
-
-    Args:
-        layout: Layout of the sequence columns.
-        encoders: Encoders of the same `FeatureTransform`.
-    """
+    """Encoder of a model's sequence columns: ids and numbers of all steps, and the length of each sequence."""
 
     def __init__(self, layout: InputLayout, encoders: Encoders) -> None:
         self._ids = [(bag, encoders.lists(bag.column)) for bag in bags_of(layout)]
@@ -50,9 +45,6 @@ class SequenceEncoder:
         """Return the ids and numbers of a chunk as Arrow lists, and the lengths, int64 ``[rows]``.
 
         The length of a sequence is the number of steps up to the last one that is not missing in every column.
-
-        Raises:
-            RowError: The columns of a row have different lengths.
         """
         ids = [(bag, chunk.encoded(encoder)) for bag, encoder in self._ids]
         numbers = [(column, column.steps(chunk)) for column in self._numbers]
@@ -76,9 +68,6 @@ class SequenceEncoder:
         """Return the ids of a batch as int64 ``[N, L]`` and the numbers as float32 ``[N, L, width]``.
 
         L is the length of the longest sequence, at least 1.
-
-        Args:
-            features: What calling this encoder returned.
         """
         lengths = features[SEQUENCE_LENGTHS]
         mask = np.arange(max(int(lengths.max(initial=1)), 1)) < lengths[:, None]
@@ -145,13 +134,9 @@ class SequenceFeatures(nn.Module):
 
 
 def _common_lengths(present: Mapping[str, tuple[npt.NDArray[np.bool_], Int64Array]]) -> Int64Array:
-    """Return the length of each row's sequence, int64 ``[rows]``.
+    """Return the length of each row's sequence, int64 ``[rows]``, which must be the same in all columns.
 
-    Args:
-        present: For each column whether each step is not missing, and the offsets of the rows.
-
-    Raises:
-        RowError: A column has fewer steps in a row than another column.
+    `present` gives for each column whether each step is not missing, and the offsets of the rows.
     """
     by_column = {}
     for name, (is_present, offsets) in present.items():

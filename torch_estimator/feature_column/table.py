@@ -56,13 +56,8 @@ _LEFT_AT_ZERO: ContextVar[LeftAtZero | None] = ContextVar("_LEFT_AT_ZERO", defau
 def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
     """Create tables in the ``with`` block without initial values, if a checkpoint will be restored into them.
 
-    Otherwise, drawing initial values would take most of the time until a large model can predict.
-
-    Args:
-        restored: Whether a checkpoint will be restored; otherwise tables get their initial values.
-
-    Returns:
-        The tables left at zero, so that the caller can draw initial values for a table that the checkpoint lacks.
+    Otherwise, drawing initial values would take most of the time until a large model can predict. Yield the tables left
+    at zero, so that the caller can draw initial values for a table that the checkpoint lacks.
     """
     tables: LeftAtZero = {}
     token = _LEFT_AT_ZERO.set(tables if restored else None)
