@@ -74,24 +74,10 @@ class TrainingIsOver(Exception):
 class ServerClient:
     """The connections of a worker to all parameter servers, one to each.
 
-    Args:
-        name: Name of this process in the cluster.
-        rank: Rank of this process.
-        addresses: Addresses of the servers, ``host:port``.
-        wait_secs: How long to wait for a server that cannot be reached.
-        key: Key of the cluster, if it has one.
-
-    Attributes:
-        name: Name of this process in the cluster.
-        rank: Rank of this process.
-        run_id: Number of the training; 0 until it is known.
-        incarnation: Number of this process, higher than that of the process that it replaces.
-        is_over: Returns whether training is over; called while a server cannot be reached or holds no parameters.
-        is_preempted: Returns whether SIGTERM or Ctrl-C has asked this process to end; called while it waits.
-        stop_signal: Returns the name of that signal, for the log.
-        log_every_secs: How often to log that this process waits for a server.
-        held_back_secs: How much longer than ``wait_secs`` to wait for a server that can be reached. It may hold back a
-            reply until slower workers have caught up.
+    While it waits, it calls `is_over` (has training ended?), `is_preempted` (has SIGTERM or Ctrl-C asked this process
+    to end?) and `stop_signal` (the name of that signal). It waits for an unreachable server for ``wait_secs``, and for
+    a reachable one ``held_back_secs`` longer, because that may hold back a reply until slower workers have caught up.
+    `run_id` is 0 until it is known; `incarnation` is higher than that of the process that this one replaces.
     """
 
     def __init__(
@@ -131,11 +117,8 @@ class ServerClient:
     def request(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         """Send requests, given by server index; wait for the replies and return them by server index.
 
-        Raises:
-            ClusterError: A server cannot be reached, or refuses the request.
-            NanLossDuringTrainingError: A server refuses a gradient that is not finite.
-            Preempted: SIGTERM or Ctrl-C has come while a server cannot be reached or does not reply.
-            TrainingIsOver: Training has ended, and a server cannot be reached or holds the next one.
+        Raise `Preempted` if SIGTERM or Ctrl-C comes while a server does not reply, and `TrainingIsOver` if training has
+        ended and a server cannot be reached or holds the next one.
         """
         self.send(requests)
         return self.collect(requests)
@@ -183,16 +166,9 @@ class ServerClient:
         self._context.destroy()
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Call `condition` repeatedly until it returns True.
+        """Call `condition` about 20 times a second until it returns True, for ``wait_secs`` at most.
 
-        Args:
-            condition: Called about 20 times a second.
-            what: What this process waits for, for messages.
-
-        Raises:
-            ClusterError: The condition has not become true within ``wait_secs``.
-            Preempted: SIGTERM or Ctrl-C has come in the meantime.
-            TrainingIsOver: Training has ended in the meantime.
+        Raise `Preempted` or `TrainingIsOver` as `request` does. Messages say that this process waits for `what`.
         """
         started = logged = checked = time.monotonic()
         while not condition():

@@ -46,13 +46,7 @@ _PROBE_SECS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A CURVE key pair. Both halves are in ZeroMQ's text encoding, Z85.
-
-    Attributes:
-        path: Path of the key file.
-        public: Public half of the pair.
-        secret: Secret half of the pair.
-    """
+    """A CURVE key pair. Both halves are in ZeroMQ's text encoding, Z85."""
 
     path: str
     public: bytes
@@ -60,11 +54,7 @@ class Key:
 
 
 def make_key_file(path: str) -> None:
-    """Write a new key into a new file that only this user can read.
-
-    Raises:
-        InvalidValueError: There is already a file at `path`, or it cannot be written.
-    """
+    """Write a new key into a new file that only this user can read."""
     _, secret = zmq.curve_keypair()
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -78,11 +68,7 @@ def make_key_file(path: str) -> None:
 
 
 def key_from_environment(environ: Mapping[str, str] = os.environ) -> Key | None:
-    """Return the key in the file that TORCH_ESTIMATOR_KEY_FILE names; None if this variable is not set.
-
-    Raises:
-        InvalidValueError: The file cannot be read, holds no key, or is open to other users.
-    """
+    """Return the key in the file that TORCH_ESTIMATOR_KEY_FILE names; None if this variable is not set."""
     path = environ.get(KEY_FILE)
     if path is None:
         return None
@@ -159,12 +145,7 @@ class Refusal(Enum):
     the connection, and the other one may learn nothing more."""
 
     def for_server(self, name: str, key: Key | None) -> str:
-        """Return the sentence with which a server logs that it has refused a peer for this reason.
-
-        Args:
-            name: Name of the server.
-            key: Key of the server.
-        """
+        """Return the sentence with which a server logs that it has refused a peer for this reason."""
         match self:
             case Refusal.ONE_KEY if key is None:
                 who = f"has a key, which this server has not ({KEY_FILE} is not set)"
@@ -184,13 +165,7 @@ class Refusal(Enum):
         return f"{name} has refused a peer that {who}."
 
     def for_worker(self, name: str, key: Key | None, server: str) -> str:
-        """Return the message of the error that a worker raises when its handshake has failed for this reason.
-
-        Args:
-            name: Name of the worker.
-            key: Key of the worker.
-            server: Name and address of the server.
-        """
+        """Return the message of the error that a worker raises when its handshake has failed for this reason."""
         match self, key:
             case Refusal.ONE_KEY, None:
                 return f"{server} asks for a key, but {name} has none; set {KEY_FILE} to the key file of the cluster."
@@ -215,12 +190,7 @@ def read_events(monitor: zmq.Socket[Any]) -> Iterator[tuple[int, int]]:
 
 
 def reason_of_refusal(event: int, value: int) -> Refusal | None:
-    """Return why a handshake has failed; None if the event of the socket monitor does not show the reason.
-
-    Args:
-        event: Event of a socket monitor.
-        value: Value of the event.
-    """
+    """Return why a handshake has failed; None if the event of the socket monitor does not show the reason."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return Refusal.OTHER_KEY
     if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:

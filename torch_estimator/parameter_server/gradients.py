@@ -31,8 +31,7 @@ class GradientStep(SendingStep):
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """Compute and clip the gradients of a batch and write them into the message; return the loss.
 
-        Raises:
-            MessageTooSmall: The message has no space for some of the gradients.
+        Raise `MessageTooSmall` if the message has no space for some of the gradients.
         """
         loss, dense, lookups = self.differentiate(features, labels, weights)
         with torch.no_grad():
@@ -52,15 +51,8 @@ class GradientComputation:
     """Computes the gradients of batches, in Python or as compiled code.
 
     The message that a step writes has a fixed size, because compiled code needs one. If the gradients of a batch do not
-    fit, as for the first batch or one with longer lists of ids, the batch is computed in Python. Later batches then get
-    a step with a larger message.
-
-    Args:
-        training: The training of this process.
-        saved: What `state` returned in the run that is resumed; empty for a new training.
-
-    Attributes:
-        step: The step; replaced after each batch that did not fit.
+    fit, as for the first batch or one with longer lists of ids, the batch is computed in Python, and `step` is replaced
+    by one with a larger message. `saved` is what `state` returned in the run that is resumed; empty for a new training.
     """
 
     def __init__(self, training: Training, saved: Mapping[str, Any]) -> None:
@@ -84,13 +76,7 @@ class GradientComputation:
         self._compute_fast = self._runner.one_by_one(batches, context)
 
     def compute(self, batches: Batches, number: int, context: RunContext) -> float:
-        """Compute the gradients of one batch; return its loss.
-
-        Args:
-            batches: The batches that `begin` was called with.
-            number: Index of the batch among them.
-            context: What hooks are called with.
-        """
+        """Compute the gradients of one of the batches that `begin` was called with; return its loss."""
         if self._compute_fast is not None:
             return self._compute_fast(number)
         one = dataclasses.replace(batches, start=batches.start + number, count=1)
@@ -104,13 +90,8 @@ class GradientComputation:
     def push(self, rows: Sequence[UniqueRows], settings: np.ndarray) -> Push | None:
         """Return the gradients of the last computed batch, in the form that is sent to the servers.
 
-        Args:
-            rows: For each table the rows that were pulled for the batch.
-            settings: The optimizers' settings to push.
-
-        Returns:
-            The gradients, valid until the next batch is computed. None if the batch has looked up rows that were not
-            pulled, so that it must be computed again.
+        They are valid until the next batch is computed. `rows` are the rows of each table that were pulled for the
+        batch. Return None if the batch has looked up other rows, so that it must be computed again.
         """
         pushed = []
         for deduplicator, pulled, (ids, gradients) in zip(self._deduplicators, rows, self._tables, strict=True):

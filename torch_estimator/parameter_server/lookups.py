@@ -26,9 +26,6 @@ class Lookups:
     An additional forward pass of the first batch shows which: the tables record the tensors of ids that they receive,
     and a feature that has the same memory as such a tensor holds these ids. If a model computes ids in its forward pass
     instead, every batch takes such an additional pass. Everything that these passes change is undone.
-
-    Args:
-        step: The training step whose tables these are.
     """
 
     def __init__(self, step: TrainStep) -> None:
@@ -45,10 +42,6 @@ class Lookups:
         """Return for each table the ids that a batch looks up, int64 ``[lookups]``, repetitions included.
 
         The order is that in which `TrainStep.differentiate` returns the gradients of these lookups.
-
-        Args:
-            batches: The batches.
-            number: Index of the batch among them.
         """
         if not self._step.tables:
             return []
@@ -115,8 +108,7 @@ def _concatenate(ids: list[np.ndarray]) -> np.ndarray:
 class RowDeduplicator:
     """Reduces the ids that batches look up in a table to unique rows.
 
-    Args:
-        rows: Number of rows of the table. The id ``rows`` stands for a missing value, and is left out.
+    The id ``rows``, the number of rows of the table, stands for a missing value, and is left out.
     """
 
     def __init__(self, rows: int) -> None:

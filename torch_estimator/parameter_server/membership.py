@@ -17,19 +17,13 @@ _MOST_SECS_IDLE = 10.0
 class Membership:
     """Membership of the workers in one training, as one parameter server sees it.
 
-    A worker is *active* from its first message until it leaves, or until it has sent nothing for ``silence_secs``. It
-    is *reachable* if it is active and its connection is open. The end of the training waits for active workers; bounded
-    staleness and a server that shuts down wait for reachable ones.
+    A worker is *active* from its first message until it leaves, or until it has sent nothing for ``silence_secs`` (None
+    for any time). It is *reachable* if it is active and its connection is open. The end of the training waits for
+    active workers; bounded staleness and a server that shuts down wait for reachable ones.
 
     A process that replaces another one has a higher incarnation. From its first exchange on it is the process of its
     rank, and messages of lower incarnations are refused. So if two processes have the same TF_CONFIG, the later one
     trains, and the earlier one ends with an error.
-
-    Args:
-        server: Name of the server, for messages.
-        names: Names of all workers, by rank.
-        silence_secs: Seconds without a message after which a worker is considered to hang; None for never.
-        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -58,11 +52,7 @@ class Membership:
         return self._incarnations.get(worker, 0)
 
     def check_rank(self, worker: int) -> None:
-        """Raise if the training has no worker of this rank.
-
-        Raises:
-            ClusterError: The sender belongs to a larger cluster.
-        """
+        """Raise if the training has no worker of this rank."""
         if not 0 <= worker < len(self._names):
             raise ClusterError(
                 f"{self._server} serves {', '.join(self._names)}, and has heard of a process that would be number "
@@ -70,23 +60,14 @@ class Membership:
             )
 
     def check_incarnation(self, worker: int, incarnation: int) -> None:
-        """Raise if a newer process has replaced the process that sent a message.
-
-        Raises:
-            ClusterError: A newer process has replaced the sender.
-        """
+        """Raise if a newer process has replaced the process that sent a message."""
         if incarnation < self.incarnation(worker):
             raise ClusterError(
                 f"Another process has come as {self._names[worker]} since; see whether two have the same TF_CONFIG."
             )
 
     def note_message(self, worker: int, route: Any) -> None:
-        """Record that a worker has sent a message, and when.
-
-        Args:
-            worker: Rank of the worker.
-            route: Routing id of the connection that the message came through.
-        """
+        """Record that a worker has sent a message, and when."""
         self._last_routes[worker] = route
         self._seen[worker] = self._clock()
         if worker in self._silent or worker in self._disconnected:
@@ -156,11 +137,7 @@ class Membership:
         return found
 
     def find_disconnected(self, is_connected: Callable[[Any], bool]) -> set[int]:
-        """Log and return the workers whose connection has ended since the last call.
-
-        Args:
-            is_connected: Returns whether the connection of a routing id is open.
-        """
+        """Log and return the workers whose connection has ended since the last call."""
         found = set()
         for worker in self.reachable():
             routes = [self._last_routes[worker]]
@@ -175,14 +152,11 @@ class Membership:
 
 
 class StalenessBound:
-    """Bounded staleness: a worker that is too many steps ahead of the slowest one has to wait for it.
+    """Bounded staleness: a worker more than `most` steps ahead of the slowest one has to wait for it.
 
     See Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013. The step
     count of a process that joins, or joins again, starts at the count of the slowest worker. Otherwise the other
-    workers would have to wait until the process had taken as many steps as they have.
-
-    Args:
-        most: How many steps a worker may be ahead; None for any number.
+    workers would have to wait until the process had taken as many steps as they have. None stands for no bound.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -190,12 +164,7 @@ class StalenessBound:
         self._steps: dict[int, int] = {}
 
     def join(self, worker: int, others: Set[int]) -> None:
-        """Start counting the steps of a worker, unless they are already being counted.
-
-        Args:
-            worker: Rank of the worker.
-            others: Ranks of the workers that it is compared with.
-        """
+        """Start counting the steps of a worker, unless they are already being counted."""
         if worker not in self._steps:
             self._steps[worker] = self._slowest(others - {worker}) or 0
 
@@ -223,12 +192,6 @@ class IdleWatch:
 
     A server without parameters waits for the chief. A server with parameters ends only if it has had no connection at
     all for ``wait_secs``: a connected worker may compute for a long time without sending anything.
-
-    Args:
-        name: Name of the server.
-        address: Its address.
-        wait_secs: How long to wait.
-        clock: Returns monotonic seconds.
     """
 
     def __init__(self, name: str, address: str, wait_secs: float, clock: Callable[[], float]) -> None:
@@ -244,14 +207,8 @@ class IdleWatch:
     def check_wait_for_chief(self, now: float, is_over: Callable[[], bool], *, logs: bool) -> bool:
         """Check how long the server has waited for the chief's parameters; return whether training is already over.
 
-        Args:
-            now: The time.
-            is_over: Returns whether the chief has recorded the end of the training in the model directory; called once
-                a minute.
-            logs: Whether to log that the server waits.
-
-        Raises:
-            ClusterError: The server has waited too long.
+        `is_over` says whether the chief has recorded the end of the training in the model directory; it is called once
+        a minute.
         """
         waited = now - self._since
         if waited > self._wait_secs:
@@ -271,18 +228,7 @@ class IdleWatch:
     def check_wait_for_workers(
         self, now: float, step: int, *, connections: int, is_active: bool, is_over: bool
     ) -> None:
-        """Check how long the server has waited for workers to go on, or for the chief to end the training.
-
-        Args:
-            now: The time.
-            step: The global step.
-            connections: How many connections there are.
-            is_active: Whether a worker is active.
-            is_over: Whether the last step is reached, so that only the chief's END is missing.
-
-        Raises:
-            ClusterError: The server has been without any connection for too long.
-        """
+        """Check how long the server has waited for workers or, if `is_over`, for the chief to end the training."""
         self._alone_since = None if connections else self._alone_since or now
         if connections and is_active and not is_over:
             self._idle_since = None

@@ -23,22 +23,11 @@ _VALUE = "value"
 
 
 class Placement:
-    """Assignment of a model's parameters to servers.
+    """Assignment of a model's parameters to servers; `plans` says for each server what it holds.
 
     Each dense parameter is on one server. Parameters are assigned from the largest to the smallest, each to the server
     that holds the fewest elements so far. Row r of a table is on server ``r % servers``, as row ``r // servers``.
-
-    Args:
-        step: The training step whose parameters these are.
-        servers: Number of servers.
-        dtype: Numpy's name of the dtype in which gradients are sent.
-
-    Attributes:
-        plans: For each server, what it holds.
-
-    Raises:
-        InvalidTypeError: Servers cannot hold one of the optimizers, or a parameter of its dtype.
-        InvalidValueError: A setting of an optimizer is no number.
+    Gradients are sent with numpy's `dtype`.
     """
 
     def __init__(self, step: TrainStep, servers: int, dtype: str) -> None:
@@ -95,12 +84,7 @@ class Placement:
         )
 
     def push_for(self, server: int, push: Push | None) -> Push | None:
-        """Return the gradients that one server needs, taken from the gradients of all parameters.
-
-        Args:
-            server: Index of the server.
-            push: Gradients of all parameters, with the row ids of the model.
-        """
+        """Return one server's part of the gradients of all parameters, which come with the model's row ids."""
         if push is None or self._servers == 1:
             return push
         places = self._dense[server]
@@ -112,12 +96,7 @@ class Placement:
         return Push(push.settings, push.present[places], dense, tables)
 
     def pull_for(self, server: int, rows: Sequence[UniqueRows] | None) -> list[np.ndarray]:
-        """Return for each table the rows to request from a server, as row ids of that server.
-
-        Args:
-            server: Index of the server.
-            rows: The rows that a batch needs; None for no rows.
-        """
+        """Return for each table the rows to request from a server, as row ids of that server; no rows for None."""
         if rows is None:
             return [np.empty(0, np.int64)] * len(self._weights)
         if self._servers == 1:
@@ -127,13 +106,9 @@ class Placement:
     def write_pulled(
         self, server: int, pull: Sequence[np.ndarray], dense: np.ndarray, rows: Sequence[np.ndarray]
     ) -> None:
-        """Write a server's reply to a pull into the model.
+        """Write a server's reply to a pull into the model: dense parameters, ``[dense_size]``, and rows, ``[n, dim]``.
 
-        Args:
-            server: Index of the server.
-            pull: The ids of the requested rows, as `pull_for` has returned them.
-            dense: The server's dense parameters, ``[dense_size]``.
-            rows: For each table the rows, ``[n, dim]``.
+        `pull` holds the ids of the requested rows, as `pull_for` has returned them.
         """
         at = 0
         for place in self._dense[server]:

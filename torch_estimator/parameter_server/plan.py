@@ -18,12 +18,10 @@ batches that the rank has trained on since that cursor, and the incarnation of i
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Settings of one parameter group of an optimizer, as the chief sends them to a server.
+    """Settings of one parameter group of an optimizer, as the chief sends them to a server; JSON can represent them.
 
-    Attributes:
-        rule: Name of the optimizer: one of `rules.RULES`, or ``torch.optim.<name>``.
-        settings: Settings of the group, which JSON can represent.
-        changing: Names of the settings that a schedule may change. Every push carries their values, in this order.
+    `rule` is one of `rules.RULES`, or ``torch.optim.<name>``. `changing` names the settings that a schedule may change:
+    every push carries their values, in this order.
     """
 
     rule: str
@@ -35,10 +33,7 @@ class GroupPlan:
 class DensePlan:
     """Description of a dense parameter: every step updates the whole parameter.
 
-    Attributes:
-        name: Name of the variable, for messages.
-        shape: Shape of the parameter.
-        group: Index of the optimizer's parameter group in `ServerPlan.groups`.
+    `group` is the index of the optimizer's parameter group in `ServerPlan.groups`.
     """
 
     name: str
@@ -55,11 +50,8 @@ class DensePlan:
 class TablePlan:
     """Description of the rows of an embedding table that one server holds. A step updates some of these rows.
 
-    Attributes:
-        name: Name of the variable, for messages.
-        rows: Number of rows on this server.
-        dim: Length of a row.
-        group: Index of the optimizer's parameter group in `ServerPlan.groups`.
+    `rows` counts the rows on this server. `group` is the index of the optimizer's parameter group in
+    `ServerPlan.groups`.
     """
 
     name: str
@@ -72,11 +64,7 @@ class TablePlan:
 class ServerPlan:
     """Description of all parameters that one server holds, and of their optimizers.
 
-    Attributes:
-        dtype: Dtype of all parameters: ``float32`` or ``float64``.
-        groups: Parameter groups of all optimizers.
-        dense: The dense parameters, in the order of messages.
-        tables: The tables, in the order of messages.
+    The dtype of all parameters is ``float32`` or ``float64``. `dense` and `tables` are in the order of messages.
     """
 
     dtype: str
@@ -90,11 +78,7 @@ class ServerPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerPlan:
-        """Make a plan from a dict that `as_json` has returned.
-
-        Raises:
-            KeyError, TypeError, ValueError: The value is not a plan.
-        """
+        """Make a plan from what `as_json` has returned; raise KeyError, TypeError or ValueError for anything else."""
         if value["dtype"] not in ("float32", "float64"):
             raise ValueError(value["dtype"])
         return cls(
@@ -155,11 +139,7 @@ class Start:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Start:
-        """Make a `Start` from the decoded JSON of the chief's message.
-
-        Raises:
-            KeyError, TypeError, ValueError: The content is malformed.
-        """
+        """Make a `Start` from the chief's decoded JSON; raise KeyError, TypeError or ValueError if it is malformed."""
         silence_secs = content["silence_secs"]
         names = [str(name) for name in content["names"]]
         cursors = {str(int(rank)): dict(cursor) for rank, cursor in content["cursors"].items()}

@@ -20,18 +20,9 @@ def run_parameter_server(
     """Run the parameter server of this process until training ends.
 
     After SIGTERM or Ctrl-C the server keeps serving, for 20 s at most, until the chief has saved the server's
-    parameters or no worker is left.
-
-    Args:
-        task: The server's place in the cluster.
-        wait_secs: How long to wait for the chief, and for workers to come back.
-        is_over: Returns whether the training had ended before the server was started.
-        serves_until_sigterm: Whether to serve one training after another until SIGTERM comes.
-
-    Raises:
-        ClusterError: The address cannot be used, or the chief or the workers have not connected in time.
-        SystemExit: SIGTERM has come; the exit status asks the launcher for a restart.
-        KeyboardInterrupt: Ctrl-C has come.
+    parameters or no worker is left. Then it raises SystemExit, with the status that asks the launcher for a restart, or
+    KeyboardInterrupt. `is_over` says whether the training had ended before the server was started. With
+    `serves_until_sigterm` it serves one training after another.
     """
     assert task.address is not None
     server: ParameterServer | None = None

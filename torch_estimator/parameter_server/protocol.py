@@ -114,12 +114,7 @@ class Header(NamedTuple):
 
     @classmethod
     def unpack(cls, message: Any) -> Header:
-        """Read the header of a message.
-
-        Raises:
-            ClusterError: The message has no header, or one of another version, of an unknown kind, or with a step that
-                no training reaches.
-        """
+        """Read the header of a message; raise `ClusterError` for another version, unknown kind or impossible step."""
         if len(message) < _HEADER.size:
             raise ClusterError("A peer that does not belong to a torch-estimator cluster has sent a message.")
         magic, version, kind, worker, flags, incarnation, number, step, run_id = _HEADER.unpack_from(message)
@@ -160,10 +155,8 @@ class Push(NamedTuple):
 def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray]) -> bytes:
     """Return the request with which a worker pushes gradients, pulls parameters, or both (an exchange).
 
-    Args:
-        header: The header, with `PUSHES` and `PULLS` among the flags.
-        push: The gradients, if there are any.
-        pull: For each table the ids of the rows to reply with, int64 ``[n]``.
+    The header has `PUSHES` and `PULLS` among its flags. `pull` holds for each table the ids of the rows to reply with,
+    int64 ``[n]``.
     """
     pushed = [] if push is None else [ids for ids, _ in push.tables]
     counts = np.array([*map(len, pushed), *map(len, pull)], np.int64)
@@ -177,9 +170,6 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
     """Decode an exchange: return the gradients, if any, and for each table the ids of the requested rows.
 
     All arrays are views of the message.
-
-    Raises:
-        ClusterError: The message does not fit the plan.
     """
     reader = _Reader(message)
     tables = len(plan.tables)
@@ -208,26 +198,14 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
 
 
 def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray]) -> bytes:
-    """Return the reply to a worker that pulls parameters.
-
-    Args:
-        header: The header of the reply.
-        dense: All dense parameters, ``[dense_size]``.
-        rows: For each table the requested rows, ``[n, dim]``.
-    """
+    """Return the reply to a pull: the dense parameters, ``[dense_size]``, and of each table the rows, ``[n, dim]``."""
     return b"".join([header.pack(), dense.data, *(np.ascontiguousarray(one).data for one in rows)])
 
 
 def unpack_parameters(
     message: Any, plan: ServerPlan, pull: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Decode the reply to a pull: return views of the dense parameters and of the requested rows of each table.
-
-    Args:
-        message: The reply.
-        plan: The plan of the server that has sent it.
-        pull: The ids of the requested rows.
-    """
+    """Decode the reply to a pull: return views of the dense parameters and of the requested rows of each table."""
     reader, dtype = _Reader(message), np.dtype(plan.dtype)
     dense = reader.read(dtype, plan.dense_size)
     rows = [
@@ -250,11 +228,7 @@ def pack_arrays(header: Header, content: Mapping[str, Any], arrays: Mapping[str,
 
 
 def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Decode a message from `pack_json` or `pack_arrays`; return the JSON, and the arrays as views of the frames.
-
-    Raises:
-        ClusterError: The frames are no such message.
-    """
+    """Decode a message from `pack_json` or `pack_arrays`; return the JSON, and the arrays as views of the frames."""
     if len(frames) > 1 and len(frames[1]) > _MOST_JSON_BYTES:
         raise ClusterError(f"A message of the cluster has {len(frames[1])} bytes of JSON; {_MOST_JSON_BYTES} may come.")
     try:
@@ -288,11 +262,7 @@ def split_frames(frames: Sequence[Any]) -> list[Any]:
 
 
 def join_frames(pieces: Sequence[Any]) -> list[Any]:
-    """Join the pieces that `split_frames` made, and return the frames; only frames that were split are copied.
-
-    Raises:
-        ClusterError: The last piece of a frame is missing.
-    """
+    """Join the pieces that `split_frames` made, and return the frames; only frames that were split are copied."""
     frames: list[Any] = []
     begun: list[Any] = []
     for piece in pieces:
@@ -318,11 +288,7 @@ class ExchangeBuffer:
         self._memory = np.empty(0, np.uint8)
 
     def join(self, pieces: Sequence[Any], plan: ServerPlan) -> Any:
-        """Join the pieces of an exchange to its only frame and return the frame, which is valid until the next call.
-
-        Raises:
-            ClusterError: The pieces are larger than any exchange of this plan.
-        """
+        """Join the pieces of an exchange to its only frame and return the frame, which is valid until the next call."""
         if len(pieces) == 1:
             return pieces[0]
         size = sum(map(len, pieces))

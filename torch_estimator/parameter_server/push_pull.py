@@ -71,9 +71,7 @@ _MOST_SECS_TO_JOIN = 120.0
 class _UnderWay(NamedTuple):
     """An exchange (a push, a pull or both) whose replies have not been read yet.
 
-    Attributes:
-        rows: The rows that the exchange pulls.
-        requests: The request to each server; empty for no exchange.
+    `requests` holds the request to each server; it is empty for no exchange.
     """
 
     rows: list[UniqueRows]
@@ -86,17 +84,8 @@ _NOTHING = _UnderWay([], {})
 class PushPullSteps:
     """Training steps of one worker. Other workers take steps at the same time.
 
-    Args:
-        client: The connections to the servers.
-        training: The training of this process.
-        context: What hooks are called with.
-        settings: The settings of the strategy.
-        run_id: The file with the run id.
-        description: Properties that must be identical in all processes, as they were at the beginning of the training.
-
-    Attributes:
-        over: Whether training is over.
-        global_step: The global step in the last reply of the first server.
+    `description` holds properties that must be identical in all processes, as they were at the beginning of the
+    training. `global_step` is that in the last reply of the first server.
     """
 
     def __init__(
@@ -408,8 +397,7 @@ class PushPullSteps:
     def end(self, *, stops: bool) -> None:
         """As a worker, leave the training. As the chief, end the training in all processes, servers included.
 
-        Args:
-            stops: Whether all other workers must stop, because this process has been asked to stop.
+        `stops` says whether all other workers must stop, because this process has been asked to stop.
         """
         if self._is_chief:
             self._client.request_all(Kind.END)
@@ -418,11 +406,7 @@ class PushPullSteps:
             self.leave(stops=stops)
 
     def leave(self, *, stops: bool = False) -> None:
-        """Leave the training, which the other processes continue.
-
-        Args:
-            stops: Whether all other workers must stop.
-        """
+        """Leave the training, which the other processes continue unless `stops` is set."""
         self._flush()
         with suppress(TrainingIsOver):
             self._client.request_all(Kind.LEAVE, STOP_ALL if stops else 0)

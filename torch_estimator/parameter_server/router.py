@@ -54,19 +54,11 @@ _OPTIONS = {
 
 
 class Router:
-    """Socket of a parameter server, of ZeroMQ's type ROUTER. The constructor binds the address.
+    """Socket of a parameter server, of ZeroMQ's type ROUTER. The constructor binds the address, ``host:port``.
 
-    Args:
-        name: Name of the server, for messages.
-        address: ``host:port``. The socket listens on loopback if that is the host, otherwise on all interfaces.
-        key: Key that peers must have. None accepts every peer, without encryption.
-
-    Attributes:
-        socket: The socket.
-        connections: File descriptors of all open connections, even if no message has come through them.
-
-    Raises:
-        ClusterError: The address cannot be used.
+    The socket listens on loopback if that is the host, otherwise on all interfaces. Without a key it accepts every
+    peer, without encryption. `connections` holds the file descriptors of all open connections, even if no message has
+    come through them.
     """
 
     def __init__(self, name: str, address: str, key: Key | None) -> None:
@@ -100,15 +92,10 @@ class Router:
         return identity, [frame.buffer for frame in frames]
 
     def send(self, identity: Any, frames: list[Any]) -> int:
-        """Send a message without waiting.
+        """Send a message without waiting; return 0, or EAGAIN or EHOSTUNREACH.
 
-        Args:
-            identity: Routing id of the receiver.
-            frames: The message.
-
-        Returns:
-            0, or an error of ZeroMQ: EAGAIN if the receiver has not read earlier messages, so that its queue is full;
-            EHOSTUNREACH if its connection has ended.
+        EAGAIN says that the receiver has not read earlier messages, so that its queue is full; EHOSTUNREACH that its
+        connection has ended.
         """
         for _ in range(2):
             try:

@@ -25,22 +25,8 @@ class OtherRunError(ClusterError):
 class Run:
     """State of one training on a server, made when the chief sends START (the parameters that the server must hold).
 
-    Args:
-        server: Name of the server, for messages.
-        run_id: Number of the training.
-        start: Settings of the training, as the chief has sent them.
-        shard: The parameters that the chief has sent.
-        clock: Returns monotonic seconds.
-
-    Attributes:
-        run_id: Number of the training.
-        plan: The plan of the parameters.
-        about: Properties that must be identical in all workers.
-        shard: The parameters.
-        step: The global step of START, plus the number of pushes (gradients of one step) applied since.
-        members: The workers.
-        staleness: Counts how far the workers are ahead of each other.
-        stop_requested: Whether a worker has asked all others to stop.
+    `about` holds properties that must be identical in all workers. `step` is the global step of START, plus the number
+    of pushes (gradients of one step) applied since.
     """
 
     def __init__(self, server: str, run_id: int, start: Start, shard: Shard, clock: Callable[[], float]) -> None:
@@ -74,10 +60,6 @@ class Run:
 
         A process that has just started knows neither the run id nor its incarnation. The replies to STATUS and HELLO
         contain both, so these two requests are always answered.
-
-        Raises:
-            OtherRunError: The message belongs to another training.
-            ClusterError: There is no such worker, or another process has replaced the sender.
         """
         self.members.check_rank(header.worker)
         if not self.is_of(header):
@@ -102,15 +84,8 @@ class Run:
         started again remembers no numbers. It holds the parameters of a checkpoint, which is usually older than the
         push, and applies the push to these parameters.
 
-        Args:
-            header: The header of the exchange.
-            push: The gradients.
-            route: Routing id of the connection that the exchange came through.
-            over: Whether training is over.
-
-        Returns:
-            OK; OVER if training is over, so that nothing is applied any more; None if the worker is too far ahead of
-            the slowest one, so that the reply must be held back. In the last case the push has been applied.
+        Return OK; OVER if training is over, so that nothing is applied any more; None if the worker is too far ahead of
+        the slowest one, so that the reply must be held back. In the last case the push has been applied.
         """
         worker = header.worker
         if self.members.note_exchange(worker, header.incarnation, route):

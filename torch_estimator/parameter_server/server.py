@@ -77,17 +77,9 @@ _LINGER_SECS = 10.0
 class ParameterServer:
     """A parameter server. The constructor binds its address; `serve` replies to the requests of workers.
 
-    Args:
-        name: Name of the server in the cluster.
-        address: ``host:port``. The server listens on loopback if that is the host, otherwise on all interfaces.
-        key: Key that peers must have. None accepts every peer, without encryption.
-        wait_secs: How long to wait for the chief's parameters, and for workers to come back.
-        serves_until_sigterm: Whether to wait for another training when one has ended, until `shut_down` is called.
-        is_over: Returns whether the training had ended before this server started; called while it waits for the chief.
-        clock: Returns monotonic seconds.
-
-    Raises:
-        ClusterError: The address cannot be used.
+    It waits ``wait_secs`` for the chief's parameters, and for workers to come back. `is_over` says whether the training
+    had ended before this server started; it is called while the server waits for the chief. With `serves_until_sigterm`
+    it waits for another training when one has ended, until `shut_down` is called.
     """
 
     def __init__(
@@ -126,9 +118,7 @@ class ParameterServer:
     def serve(self) -> None:
         """Reply to requests until training has ended and all workers have left.
 
-        Raises:
-            ClusterError: The chief has not connected in time, or all workers have been disconnected for too long.
-            SystemExit: The server has to shut down, and no worker needs it any more.
+        Raise SystemExit when the server has to shut down, and no worker needs it any more.
         """
         while True:
             if message := self._router.receive():
@@ -150,11 +140,7 @@ class ParameterServer:
                 raise SystemExit(RESTART_ME)
 
     def shut_down(self, stop_signal: str = "SIGTERM") -> None:
-        """Make `serve` end once the chief has saved the parameters or no worker is left, at the latest after 20 s.
-
-        Args:
-            stop_signal: Name of the signal that has come, for the log.
-        """
+        """Make `serve` end once the chief has saved the parameters or no worker is left, at the latest after 20 s."""
         self._stop_signal = stop_signal
         self._stops_at = self._clock() + _STAY_SECS
 
@@ -189,12 +175,8 @@ class ParameterServer:
     def _answer(self, frames: list[Any], identity: Any = None, *, again: bool = False) -> list[Any] | None:
         """Return the reply to a request; None if the reply must wait until slower workers have caught up.
 
-        No request may end the server. If anything goes wrong, the reply is a refusal, and the server goes on.
-
-        Args:
-            frames: The request.
-            identity: Routing id of the connection that it came through.
-            again: Whether the request was held back before.
+        No request may end the server. If anything goes wrong, the reply is a refusal, and the server goes on. `again`
+        says whether the request was held back before.
         """
         try:
             header = Header.unpack(frames[0])
@@ -363,11 +345,7 @@ class ParameterServer:
 
 
 def _unpack_start(frames: Sequence[Any]) -> tuple[Start, Shard]:
-    """Decode the chief's START message; return its settings, and a `Shard` with its parameters.
-
-    Raises:
-        ClusterError: The message is malformed.
-    """
+    """Decode the chief's START message; return its settings, and a `Shard` with its parameters."""
     content, arrays = unpack_arrays(frames)
     try:
         start = Start.from_json(content)

@@ -43,22 +43,14 @@ class ServerState:
     """Transfer of parameters, optimizer state and input cursors between this process and the servers.
 
     The chief gives each server its parameters at the beginning. A server that dies and is started again holds nothing;
-    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep their state. If
-    the first server is restored, the global step and the input cursors go back to the checkpoint, too. Workers that
-    still run report their cursors anew. A worker that died together with the first server continues from its cursor in
-    the checkpoint.
+    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep their state. If the
+    first server is restored, the global step and the input cursors go back to the checkpoint, too. Workers that still
+    run report their cursors anew. A worker that died together with the first server continues from its cursor in the
+    checkpoint.
 
-    Args:
-        client: The connections to the servers.
-        training: The training of this process.
-        placement: Which parameter is on which server.
-        settings: The settings of the strategy.
-        run_id: The file with the run id.
-        description: Properties that must be identical in all processes, as they were at the beginning of the training.
-
-    Attributes:
-        cursors: The input cursors by rank, of all workers but the chief, as last read from the checkpoint or the
-            servers.
+    `description` holds properties that must be identical in all processes, as they were at the beginning of the
+    training. `cursors` holds the input cursors by rank, of all workers but the chief, as last read from the checkpoint
+    or the servers.
     """
 
     def __init__(
@@ -87,17 +79,9 @@ class ServerState:
         }
 
     def begin(self, step: int) -> int:
-        """Wait until all servers hold this training, then restore the input. The chief first sends the parameters.
+        """Wait until all servers hold this training, then restore the input; return the global step of the servers.
 
-        Args:
-            step: Global step of the parameters in the model.
-
-        Returns:
-            The global step of the servers.
-
-        Raises:
-            ClusterError: The servers hold another training, or cannot be reached.
-            TrainingIsOver: The training has ended.
+        The chief first sends the parameters of the model, which are of the global step `step`.
         """
         replies = self._take_over(step) if self._is_chief else self._wait_for_chief()
         header, about = replies[0]
@@ -109,11 +93,7 @@ class ServerState:
         return header.step
 
     def _take_over(self, step: int) -> list[tuple[Header, Mapping[str, Any]]]:
-        """As the chief, send parameters to each server that does not hold this training already.
-
-        Returns:
-            The replies of all servers to HELLO.
-        """
+        """As the chief, send parameters to each server without this training; return all servers' replies to HELLO."""
         self._client.run_id = self._run_id.read_or_create()
         replies = self._client.request_all(Kind.HELLO)
         others = []
@@ -148,15 +128,7 @@ class ServerState:
                 raise
 
     def restore(self, servers: Sequence[int], was_at: int) -> None:
-        """Restore restarted servers from the last checkpoint; as a worker, wait until the chief has done so.
-
-        Args:
-            servers: Indices of the servers.
-            was_at: The last known global step, for the log.
-
-        Raises:
-            ClusterError: There is no checkpoint, or the chief has not restored them in time.
-        """
+        """Restore restarted servers from the last checkpoint; as a worker, wait until the chief has done so."""
         names = ", ".join(f"ps {index}" for index in servers)
         if not self._is_chief:
             self._client.wait_until(self._all_are_started, f"the chief to restore {names}")
@@ -201,16 +173,7 @@ class ServerState:
         return all(header.kind is Kind.OK for header, _ in self._client.request_all(Kind.STATUS))
 
     def _check(self, index: int, header: Header, about: Mapping[str, Any]) -> None:
-        """Check that a server holds this training, and that the chief runs the same program.
-
-        Args:
-            index: Index of the server.
-            header: The header of its reply to HELLO.
-            about: The content of that reply.
-
-        Raises:
-            ClusterError: The server holds another training, or the programs differ.
-        """
+        """Check by a server's reply to HELLO that it holds this training, and that the chief runs the same program."""
         if header.run_id != self._client.run_id:
             raise ClusterError(
                 f"ps {index} serves another training than this one, with another model_dir; give all processes of a "
@@ -237,12 +200,7 @@ class ServerState:
         return about if index else {**about, _DESCRIPTION: self._description}
 
     def _start(self, servers: Sequence[int], step: int) -> None:
-        """Send each of these servers its part of this process's parameters and optimizer state.
-
-        Args:
-            servers: Indices of the servers.
-            step: Global step of the model.
-        """
+        """Send each of these servers its part of this process's parameters and optimizer state."""
         most = self._settings.max_staleness
         for index in servers:
             content = {

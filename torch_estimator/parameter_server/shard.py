@@ -35,14 +35,9 @@ _FINITE_CHECK_SIZE = 1 << 16
 class Shard:
     """All parameters that this server holds, with their optimizer state.
 
-    Args:
-        plan: Describes the parameters and their optimizers.
-        arrays: The parameters (key ``value``) and their optimizer state by ``dense/<index>/<key>`` and
-            ``table/<index>/<key>``; of a table, the rows that are on this server.
-
-    Raises:
-        ValueError: A parameter has another shape than in the plan. Other mistakes in the plan or the arrays raise
-            whatever Python raises, here or when the optimizer uses them.
+    The keys of `arrays` are ``dense/<index>/<key>`` and ``table/<index>/<key>``, with ``value`` for the parameter
+    itself; a table has only the rows that are on this server. Raise ValueError if a parameter has another shape than in
+    the plan; other mistakes raise whatever Python raises, here or when the optimizer uses them.
     """
 
     def __init__(self, plan: ServerPlan, arrays: Arrays) -> None:
@@ -108,8 +103,7 @@ class Shard:
     def _make_blocks(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, DenseBlock]]:
         """Yield a `DenseBlock` for each sequence of consecutive dense parameters that belong to one optimizer group.
 
-        Yields:
-            The slice of the block's parameters, the slice of their elements in ``[dense_size]``, and the block.
+        Yield before it the slice of the block's parameters, and the slice of their elements in ``[dense_size]``.
         """
         start = stop = 0
         for group, indices in groupby(range(len(plan.dense)), lambda index: plan.dense[index].group):
@@ -130,14 +124,10 @@ class Shard:
 
 
 class DenseBlock(ABC):
-    """Dense parameters of one optimizer group, stored one after the other in one array.
+    """Dense parameters of one optimizer group, stored one after the other in one array, `values` ``[elements]``.
 
-    Args:
-        rule: Name of the optimizer.
-        settings: Settings of the group; the owner changes them between updates.
-        values: Memory of all parameters, ``[elements]``; the constructor fills it.
-        shapes: Shapes of the parameters.
-        states: For each parameter its ``value`` and its optimizer state.
+    The constructor fills the memory of `values` from `states`: for each parameter its ``value`` and its optimizer
+    state. The owner changes `settings` between updates.
     """
 
     def __init__(
@@ -158,12 +148,7 @@ class DenseBlock(ABC):
 
     @abstractmethod
     def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
-        """Update the parameters that have a gradient.
-
-        Args:
-            gradients: Gradients of all parameters, ``[elements]``.
-            present: 1 for each parameter that has a gradient, uint8 ``[parameters]``.
-        """
+        """Update the parameters that have a gradient, which is 1 in `present` (uint8 ``[parameters]``)."""
 
     @abstractmethod
     def states(self) -> list[dict[str, np.ndarray]]:
@@ -223,11 +208,7 @@ class RuleBlock(DenseBlock):
 class TableShard:
     """The rows of an embedding table that are on this server, with their optimizer state.
 
-    Args:
-        rule: Name of the optimizer.
-        settings: Settings of its group; the owner changes them between updates.
-        arrays: ``value`` ``[rows, dim]`` and the optimizer state.
-        dim: Length of a row.
+    `arrays` holds ``value`` ``[rows, dim]`` and the optimizer state. The owner changes `settings` between updates.
     """
 
     def __init__(self, rule: str, settings: Mapping[str, Any], arrays: Arrays, dim: int) -> None:
@@ -241,12 +222,7 @@ class TableShard:
         self._store = np.stack([whole[key].reshape(-1, dim) for key in self._keys], axis=1)
 
     def update(self, ids: np.ndarray, gradients: np.ndarray) -> None:
-        """Update rows with their gradients.
-
-        Args:
-            ids: Ids of the rows, int64 ``[n]``, each once.
-            gradients: Their gradients, ``[n, dim]``.
-        """
+        """Update rows, whose ids are int64 ``[n]``, each once, with their gradients, ``[n, dim]``."""
         rows = self._store.take(ids, 0)
         state = {key: rows[:, index] for index, key in enumerate(self._keys)}
         self._update(state[VALUE], gradients, {**state, **self._counters}, self._settings)
@@ -265,11 +241,7 @@ class TableShard:
 
 
 class NotFiniteGradientError(ClusterError):
-    """The gradient of a variable is NaN or infinite.
-
-    Attributes:
-        variable: Name of the variable.
-    """
+    """The gradient of a variable is NaN or infinite."""
 
     def __init__(self, variable: str) -> None:
         super().__init__(f"The gradient of {variable} is NaN or infinite.")
@@ -277,12 +249,7 @@ class NotFiniteGradientError(ClusterError):
 
 
 def check_finite(push: Push, plan: ServerPlan) -> None:
-    """Raise if a gradient or setting that a worker has pushed is NaN or infinite. Called before any is applied.
-
-    Raises:
-        NotFiniteGradientError: A gradient is NaN or infinite.
-        ClusterError: A setting is NaN or infinite.
-    """
+    """Raise if a gradient or setting that a worker has pushed is NaN or infinite. Called before any is applied."""
     settings = push.settings.tolist()
     if not all(map(math.isfinite, settings)):
         changing = [(group.rule, key) for group in plan.groups for key in group.changing]

@@ -21,9 +21,6 @@ class SpinWait:
     millisecond, training is 1.5 times as fast if its thread stays awake. Other threads must not suffer from that. So
     the wait yields the core between two checks. It sleeps at once if a check took long, or if the previous wait took
     longer than a millisecond.
-
-    Args:
-        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -33,9 +30,8 @@ class SpinWait:
     def wait(self, is_there: Callable[[], bool], sleep: Callable[[], bool]) -> bool:
         """Wait for something to arrive; return whether it has.
 
-        Args:
-            is_there: Returns whether it has arrived, without waiting.
-            sleep: Sleeps until it has arrived or some time has passed; returns whether it has arrived.
+        `is_there` returns whether it has arrived, without waiting. `sleep` sleeps until it has arrived or some time has
+        passed, and returns whether it has arrived.
         """
         started = checked = self._clock()
         while self._is_worth_it and checked < started + _MOST_SECS:
