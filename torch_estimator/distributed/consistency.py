@@ -73,11 +73,8 @@ _TOKEN_FILE = "cluster.token"
 def describe_training(model: Model, trainers: Trainers | None, model_fn: object = None) -> Description:
     """Return the properties that must be identical in all processes that train a model together.
 
-    Args:
-        model: The model, as the ``model_fn`` built it for training.
-        trainers: The optimizers and schedules before a checkpoint is restored, since restoring changes their settings;
-            None if they are not made yet.
-        model_fn: The user's function that built the model, or None.
+    `trainers` are the optimizers and schedules before a checkpoint is restored, since restoring changes their settings;
+    None if they are not made yet.
     """
     spec = model.spec
     return _bounded(
@@ -217,13 +214,7 @@ def digest_of(value: Any) -> str:
 def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mapping[str, Any]) -> str:
     """Return a sentence about the first difference between two descriptions, or an empty string if there is none.
 
-    A section that only one description has is not compared.
-
-    Args:
-        name: Name of the process that `own` describes.
-        own: A description, as `json.loads` returns it.
-        other_name: Name of the process that `other` describes.
-        other: The description to compare with, as `json.loads` returns it.
+    A section that only one description has is not compared. The descriptions are as `json.loads` returns them.
 
     >>> difference("worker 0", {"the optimizers": {"lr": 0.1}}, "chief 0", {"the optimizers": {"lr": 0.2}})
     'worker 0 and chief 0 must run the same program, but differ in the optimizers: lr is 0.1 on worker 0, and 0.2 on chief 0; start them with the same code and the same arguments.'
@@ -250,16 +241,10 @@ def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mappin
 
 
 def check_same(group: Group, description: Mapping[str, Any]) -> None:
-    """Compare the descriptions of all processes; raise in every process if one differs from the chief's.
+    """Compare the descriptions of all processes; raise `ClusterError` in every process if one differs from the chief's.
 
-    Args:
-        group: The processes.
-        description: Settings of this process by section, with values that JSON can represent.
-
-    Raises:
-        ClusterError: The descriptions differ; the message names the first difference.
-        PeerLost: The process that differs has just joined a training under way. It gets a `ClusterError` itself; all
-            others get `PeerLost` and wait for another replacement.
+    If the process that differs has just joined a training under way, it gets a `ClusterError` itself, and all others
+    get `PeerLost` and wait for another replacement.
     """
     digests = group.all_gather_texts(digest_of(description))
     if len({digests[rank] for rank in group.present}) == 1:
@@ -284,20 +269,11 @@ def check_same_training(
     begins_with: str | None = None,
     last_step: int | None = None,
 ) -> None:
-    """Compare the trainings of all processes; raise in every process if one differs from the chief's.
+    """Compare the trainings of all processes; raise in every process, as `check_same`, if one differs from the chief's.
 
-    Args:
-        group: The processes.
-        description: What `describe_training` returned.
-        model_dir: Directory in which the chief saves checkpoints; None if all processes were forked from the chief.
-        config: Settings of the training.
-        strategy_settings: The settings of the strategy that must be the same everywhere; JSON can represent them.
-        begins_with: Name of the checkpoint to start from; None if there is none, or if training is under way.
-        last_step: Global step to end at; None if it is unknown, or if training is under way.
-
-    Raises:
-        ClusterError: The trainings differ; the message names the first difference.
-        PeerLost: As in `check_same`.
+    `model_dir` is where the chief saves checkpoints; None if all processes were forked from the chief. JSON can
+    represent `strategy_settings`. `begins_with` (the checkpoint to start from) and `last_step` are None if they are
+    unknown, or if training is under way.
     """
     if model_dir is not None:
         _check_same_model_dir(group, model_dir)

@@ -12,10 +12,8 @@ from torch_estimator.errors import RESTART_ME, ClusterError
 class PeerLost(ClusterError):
     """Another process of the group is gone. A new process may replace it.
 
-    Args:
-        text: The error message.
-        restart_all: Whether training can go on once all processes are started again. If so, the exit status of this
-            process asks the launcher for a restart.
+    With `restart_all`, training can go on once all processes are started again; then the exit status of this process
+    asks the launcher for a restart.
     """
 
     def __init__(self, text: str, *, restart_all: bool = False) -> None:
@@ -29,11 +27,7 @@ class PeerBack(PeerLost):
 
 
 class LeftBehind(ClusterError):
-    """An elastic group has gone on without this process, so what this process holds is outdated.
-
-    Args:
-        process: Name of this process in the cluster.
-    """
+    """An elastic group has gone on without this process, so what this process holds is outdated."""
 
     def __init__(self, process: object) -> None:
         super().__init__(

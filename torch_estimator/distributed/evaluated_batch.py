@@ -46,9 +46,7 @@ _ALLOWED = [
 def pack_batch(batch: EvaluatedBatch) -> bytes:
     """Serialize the outputs of the module for a batch, and the batch without its features, to bytes.
 
-    Raises:
-        InvalidTypeError: The outputs hold something that cannot be sent. They may hold tensors, arrays and plain
-            values, in dicts, tuples, lists and dataclasses.
+    The outputs may hold tensors, arrays and plain values, in dicts, tuples, lists and dataclasses.
     """
     outputs, tensors = batch
     tensors = tensors._replace(raw=tree.map(as_tensor, tensors.raw))
@@ -58,15 +56,7 @@ def pack_batch(batch: EvaluatedBatch) -> bytes:
 
 
 def unpack_batch(data: bytes, like: EvaluatedBatch) -> EvaluatedBatch:
-    """Deserialize a batch that another process has serialized with `pack_batch`.
-
-    Args:
-        data: The bytes.
-        like: A batch of this process, from which types of containers and devices are taken.
-
-    Raises:
-        ClusterError: The bytes are not such a batch, or its structure differs from that of `like`.
-    """
+    """Deserialize a batch from `pack_batch` of another process; types of containers and devices are those of `like`."""
     try:
         with torch.serialization.safe_globals(_ALLOWED):
             batch: EvaluatedBatch = _rebuilt(torch.load(BytesIO(data), map_location="cpu", weights_only=True), like)

@@ -52,17 +52,8 @@ _POLL_SECS = 0.01
 class ForkedReplicas:
     """Context manager that forks a process for every replica but the first, which is this process. All run its body.
 
-    Args:
-        devices: The device of each replica, as torch names it.
-        purpose: What the replicas do, such as ``Training``, for the log.
-
-    Attributes:
-        task: The place of this process among the replicas.
-
-    Raises:
-        ClusterError: Another replica has failed or was killed.
-        UserError: Another replica has raised this error.
-        InvalidValueError: This process cannot be forked.
+    It raises the `UserError` of another replica, or a `ClusterError` if one has failed otherwise or was killed.
+    `purpose`, such as ``Training``, is for the log.
     """
 
     task: Task
@@ -106,11 +97,7 @@ class ForkedReplicas:
             raise cause from error
 
     def check(self) -> None:
-        """Raise if another replica has failed, because waiting for it would be in vain.
-
-        Raises:
-            ClusterError: Another replica has failed.
-        """
+        """Raise if another replica has failed, because waiting for it would be in vain."""
         self._reap()
         if any(self._statuses.values()):
             raise ClusterError("Another replica has failed; its log says why.")
@@ -279,11 +266,8 @@ def _as_json(error: BaseException) -> dict[str, str]:
 def _error_of(rank: int, *, kind: str, text: str, trace: str) -> Exception:
     """Return the error that the first replica raises when another replica has failed.
 
-    Args:
-        rank: Rank of the replica.
-        kind: Name of the class in `torch_estimator.errors`; empty for errors that are not meant for users.
-        text: The message.
-        trace: The traceback, which is logged for errors that are not meant for users.
+    `kind` is the name of the class in `torch_estimator.errors`; empty for errors that are not meant for users, whose
+    traceback is logged.
     """
     raised: type[Exception] | None = getattr(errors, kind, None)
     if raised is not None and raised is not errors.RowError:

@@ -68,11 +68,7 @@ class Announcement:
 
 
 class ForeignMembersError(Exception):
-    """The store holds a list of members that the chief has not written. Other programs can write into the store.
-
-    Args:
-        text: The list in the store.
-    """
+    """The store holds a list of members that the chief has not written. Other programs can write into the store."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(text)
@@ -80,17 +76,7 @@ class ForeignMembersError(Exception):
 
 
 class Generation:
-    """The entries of the store that belong to one generation.
-
-    Args:
-        store: The store, without a prefix.
-        number: Number of the generation, from 1.
-        size: Number of ranks in the group.
-
-    Attributes:
-        number: Number of the generation.
-        store: The store with the prefix of this generation.
-    """
+    """The entries of the store that belong to one generation; generations are numbered from 1."""
 
     def __init__(self, store: Store, number: int, size: int) -> None:
         self.number = number
@@ -105,11 +91,8 @@ class Generation:
     def announce(self, rank: int, announcement: Announcement, *, is_exclusive: bool) -> bool:
         """Write this process's announcement; return False if another process has announced itself under the same rank.
 
-        Args:
-            rank: Rank of this process.
-            announcement: The announcement.
-            is_exclusive: Whether no other process can have this rank, so that the entry is written without a check.
-                This is the case for forked replicas, whose store is a file and has no compare-and-set.
+        If no other process can have this rank (`is_exclusive`), the entry is written without a check. This is the case
+        for forked replicas, whose store is a file and has no compare-and-set.
         """
         key, text = _ANNOUNCEMENT.format(rank), announcement.as_text()
         if is_exclusive:
@@ -134,11 +117,7 @@ class Generation:
         return next((rank for rank in ranks if self.has_announced(rank)), None)
 
     def set_members(self, ranks: Iterable[int]) -> None:
-        """As the chief, write the list of members. Called once per generation.
-
-        Raises:
-            ForeignMembersError: Another program has written into the store.
-        """
+        """As the chief, write the list of members, once per generation; raise if another program has written there."""
         if self.has_members():
             raise ForeignMembersError(self.store.get(_MEMBERS))
         self.store.set(_MEMBERS, " ".join(map(str, ranks)))
@@ -148,11 +127,7 @@ class Generation:
         return bool(self.store.check([_MEMBERS]))
 
     def members(self) -> list[int]:
-        """Return the ranks of the members; wait until the chief has written them.
-
-        Raises:
-            ForeignMembersError: Another program has written the list.
-        """
+        """Return the ranks of the members; wait until the chief has written them."""
         text = self.store.get(_MEMBERS)
         try:
             ranks = [int(rank) for rank in text.decode().split()]
@@ -222,12 +197,9 @@ _OPEN_STORES: dict[tuple[str, int], Store] = {}
 
 
 def open_store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
-    """Return the store of a group. The first call connects to the store; on the chief, it may start to serve it.
+    """Return the store of a group at `address`, which is unused if the task's ``rendezvous`` is a file.
 
-    Args:
-        task: The place of this process in the cluster; its ``rendezvous`` is the address of the store.
-        address: Host and port of the store; unused for a file.
-        wait_secs: Seconds to wait for a connection.
+    The first call connects to the store; on the chief, it may start to serve it.
     """
     if task.rendezvous is not None and task.rendezvous.startswith(FILE_PREFIX):
         return FileStore(task.rendezvous.removeprefix(FILE_PREFIX), task.num_workers)

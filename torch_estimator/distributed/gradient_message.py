@@ -65,10 +65,8 @@ _CURSOR_BYTES = 6144
 class Layout:
     """Sizes of the parts of a gradient message, which are the same in all processes.
 
-    Attributes:
-        dense: For each dense parameter of the step, whether there is space for its gradient.
-        mentions: For each embedding table of the step, the number of rows that there is space for.
-        cursor_bytes: Number of bytes for the input cursor.
+    `dense` says for each dense parameter of the step whether there is space for its gradient; `mentions` how many rows
+    of each embedding table there is space for.
     """
 
     dense: tuple[bool, ...]
@@ -112,14 +110,7 @@ class Packing:
     """Packs the gradients of one process into a message, and unpacks the messages of all processes.
 
     Numbers are sent as float32, or as float64 if a parameter or a buffer is float64. A complex number is sent as two
-    numbers.
-
-    Args:
-        step: The step whose gradients are sent.
-        layout: Layout of the messages.
-
-    Attributes:
-        size: Number of elements of a message.
+    numbers. `size` is the number of elements of a message.
     """
 
     def __init__(self, step: TrainStep, layout: Layout) -> None:
@@ -146,11 +137,7 @@ class Packing:
     ) -> None:
         """Write a loss, gradients and the module's buffers into a message. The rest of the message stays as it is.
 
-        Args:
-            message: The message to fill; see `message`.
-            loss: The loss of the batch, one number.
-            dense: The gradient of each dense parameter, or None for a parameter without one.
-            mentions: For each table, the used rows and their gradients, or None if no row is used.
+        `dense` holds None for a parameter without a gradient, `mentions` None for a table without a used row.
         """
         missing = sum(present and one is None for one, (_, present) in zip(dense, self._dense, strict=True))
         parts = [self._flat(loss), self._zeros(1) + missing, self._zeros(HEADER - MISSING_GRADIENTS - 1)]
@@ -193,9 +180,8 @@ class Packing:
     def parts(self, message: Tensor) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor]]]:
         """Return views of the gradients in one message.
 
-        Returns:
-            For each dense parameter its gradient, flat, or None if the layout has no space for it; and for each table
-            the row ids, ``[rows]``, and their gradients, ``[rows, dim]``.
+        They are, for each dense parameter, its gradient, flat, or None if the layout has no space for it; and for each
+        table the row ids, ``[rows]``, and their gradients, ``[rows, dim]``.
         """
         at = HEADER
         dense: list[Tensor | None] = []
@@ -272,10 +258,7 @@ class Packing:
 class MessageTooSmall(Exception):
     """The gradients of a batch do not fit into the message. The exception holds the gradients for a larger message.
 
-    Args:
-        loss: The loss of the batch.
-        dense: The gradients of the dense parameters, as `TrainStep.differentiate` returns them.
-        mentions: The used rows of the tables and their gradients, as `TrainStep.differentiate` returns them.
+    They are as `TrainStep.differentiate` returns them.
     """
 
     def __init__(self, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[SparseGrad | None]) -> None:
@@ -293,13 +276,7 @@ class MessageTooSmall(Exception):
 class SendingStep(TrainStep):
     """First half of a step: computes gradients and packs them into a message. It updates nothing.
 
-    Args:
-        layout: Layout of the message.
-
-    Attributes:
-        layout: Layout of the message.
-        packing: Packs the message.
-        message: The message of the last batch, ``[packing.size]``.
+    `message` is that of the last batch, ``[packing.size]``.
     """
 
     def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
@@ -309,11 +286,7 @@ class SendingStep(TrainStep):
         self.message = self.packing.message()
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """Compute the gradients of a batch and fill the message.
-
-        Raises:
-            MessageTooSmall: The message has no space for some of the gradients.
-        """
+        """Compute the gradients of a batch and fill the message; raise `MessageTooSmall` if it lacks space for them."""
         loss, dense, mentions = self.differentiate(features, labels, weights)
         with torch.no_grad():
             if not self.layout.holds(Layout.of(dense, mentions)):
@@ -347,14 +320,8 @@ class SendingStep(TrainStep):
 class ReceivingStep(TrainStep):
     """Second half of a step: updates parameters and optimizer state with the gradients of all processes.
 
-    Its batch, passed as ``features``, is the tensor of all messages, ``[replicas, size]``.
-
-    Args:
-        layout: Layout of the messages.
-        averages: Whether losses and gradients are averaged over the processes that have a batch, instead of summed.
-
-    Attributes:
-        packing: Unpacks the messages.
+    Its batch, passed as ``features``, is the tensor of all messages, ``[replicas, size]``. With `averages`, losses and
+    gradients are averaged over the processes that have a batch, instead of summed.
     """
 
     rounds = False

@@ -116,15 +116,10 @@ class Group:
     def form(self, status: str = "", *, may_miss: bool = False) -> None:
         """Wait for all other processes and form a new generation of the group with them.
 
-        Args:
-            status: Description of the training state that this process holds; empty if it holds none.
-            may_miss: For the chief of an elastic group: whether the group may form without lost processes, because the
-                chief holds everything that they will need when they are back.
-
-        Raises:
-            ClusterError: The others did not come within ``wait_secs``.
-            LeftBehind: An elastic group has gone on without this process, whose state is outdated.
-            TrainingOver: The chief has ended the training.
+        `status` describes the training state that this process holds; empty if it holds none. The chief of an elastic
+        group passes `may_miss` if the group may form without lost processes, because the chief holds everything that
+        they will need when they are back. Raise `LeftBehind` if an elastic group has gone on without this process, and
+        `TrainingOver` if the chief has ended the training.
         """
         self._disconnect()
         formed = self._rendezvous.form(status, may_miss=may_miss and self._can_rejoin)
@@ -141,16 +136,9 @@ class Group:
         )
 
     def rejoin(self, lost: PeerLost, status: str = "", *, may_miss: bool = False) -> None:
-        """Form the group again after the loss of a process.
+        """Form the group again, as `form` does, after a collective has raised `lost`.
 
-        Args:
-            lost: The error that a collective has raised.
-            status: As in `form`.
-            may_miss: As in `form`.
-
-        Raises:
-            PeerLost: This is the error `lost` itself; a lost process cannot be replaced.
-            ClusterError, LeftBehind, TrainingOver: As in `form`.
+        Raise `lost` itself if the lost process cannot be replaced.
         """
         if not self._can_rejoin:
             raise lost
@@ -189,16 +177,11 @@ class Group:
     # The following methods are collectives: all members have to call them in the same order.
 
     def all_gather(self, sent: Tensor, received: Tensor) -> None:
-        """Send a tensor to all members and receive the tensors of all.
+        """Send a tensor ``[n]`` to all members and receive the tensors of all, by rank, in `received` ``[size, n]``.
 
-        Args:
-            sent: The tensor of this process, ``[n]``; of the same size and dtype in all processes.
-            received: ``[size, n]``. Each row is filled with the tensor of that rank; rows of absent ranks stay as they
-                are.
-
-        Raises:
-            PeerLost: Another process is gone.
-            PeerBack: On the chief: an absent process is back. The other members then lose the chief.
+        Rows of absent ranks stay as they are. Size and dtype must be the same in all processes. Raise `PeerLost` if
+        another process is gone. On the chief, raise `PeerBack` if an absent process is back; the other members then
+        lose the chief.
         """
         if self._returned is not None and not self._admits_nobody and not self._reports_failure:
             raise PeerBack(f"{self.name(self._returned)} is back.")
@@ -215,8 +198,7 @@ class Group:
     def all_gather_texts(self, text: str) -> list[str]:
         """Send a string to all members; return the strings of all members by rank. Absent ranks have an empty string.
 
-        Raises:
-            PeerLost: Another process is gone, or has failed in the body of `reporting_failure`.
+        Raise `PeerLost` if another process is gone, or has failed in the body of `reporting_failure`.
         """
         data = text.encode()
         lengths = self._gather_lengths(len(data))
@@ -229,11 +211,8 @@ class Group:
     def gather_to_chief(self, data: bytes) -> tuple[list[int], list[bytes]]:
         """Send bytes, such as a whole batch, from each member to the chief only.
 
-        Returns:
-            The number of bytes by rank, on all members; and the bytes by rank on the chief, an empty list elsewhere.
-
-        Raises:
-            PeerLost: As in `all_gather_texts`.
+        Return the number of bytes by rank, on all members; and the bytes by rank on the chief, an empty list elsewhere.
+        Raise `PeerLost` as `all_gather_texts` does.
         """
         lengths = self._gather_lengths(len(data))
         with self._detecting_loss(), self.waiting():
@@ -249,14 +228,9 @@ class Group:
             return lengths, texts
 
     def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
-        """Overwrite tensors, in place, with the tensors of one member.
+        """Overwrite tensors, in place, with those of the member `source`; raise `PeerLost` if another process is gone.
 
-        Args:
-            tensors: The tensors; their number, shapes and dtypes must be the same in all processes.
-            source: Rank of the member.
-
-        Raises:
-            PeerLost: Another process is gone.
+        Their number, shapes and dtypes must be the same in all processes.
         """
         with self._detecting_loss():
             for tensor in tensors:
@@ -298,9 +272,7 @@ class Group:
     def admit_nobody(self, *, is_over: bool) -> None:
         """As the chief, stop admitting lost processes that come back, because the training ends.
 
-        Args:
-            is_over: Whether training is complete, so that a process that loses its peers from now on must not wait for
-                them.
+        If the training is complete (`is_over`), a process that loses its peers from now on must not wait for them.
         """
         self._admits_nobody = True
         with contextlib.suppress(RuntimeError):
@@ -308,11 +280,10 @@ class Group:
                 self._formed.generation.end_training()
 
     def leave(self, *, wait: bool) -> None:
-        """Disconnect this process from the group.
+        """Disconnect this process from the group; with `wait`, once all members leave.
 
-        Args:
-            wait: Whether to wait until all members leave. If this process exited at once, its last message to the peers
-                could be lost, since it may still be in the kernel's buffers.
+        If this process exited at once, its last message to the peers could be lost, since it may still be in the
+        kernel's buffers.
         """
         if wait:
             # Wait in a thread, so that this process can give up: the store of a chief that is stopped never answers.

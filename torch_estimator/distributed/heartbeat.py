@@ -39,13 +39,8 @@ _JOIN_SECS = 1.0
 class Heartbeat:
     """Threads that publish the progress of this process and log which peers keep it waiting in a collective.
 
-    Args:
-        store: Key-value store of the group; the chief's process may serve it.
-        rank: Rank of this process.
-        ranks: Ranks of all processes of the group.
-        name: Returns the name of a rank in the cluster.
-        silence_secs: Seconds that this process waits in a collective before it logs which peers it waits for.
-        on_beat: Called after each heartbeat, in the heartbeat's thread.
+    After `silence_secs` in a collective they log which peers this process waits for. `on_beat` is called after each
+    heartbeat, in the heartbeat's thread.
     """
 
     def __init__(

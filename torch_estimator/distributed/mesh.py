@@ -51,17 +51,10 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9, "TCP_US
 
 
 class AllGatherMesh:
-    """TCP connections of this process to all other processes of a group.
+    """TCP connections of this process to all other processes of a group, made within `timeout_secs`; OSError otherwise.
 
-    Args:
-        store: Key-value store of the group. Only processes of the group should be able to read it: it holds the token.
-        rank: Rank of this process.
-        ranks: Ranks of all processes of the group, ascending.
-        chief: Host and port at which the other processes reach the chief; connections use only the host.
-        timeout_secs: Seconds within which all processes have to connect.
-
-    Raises:
-        OSError: A process cannot be reached, or has not connected in time.
+    Only processes of the group should be able to read the store: it holds the token. The other processes reach the
+    chief at `chief` (host and port), of which connections use only the host. `ranks` are ascending.
     """
 
     def __init__(
@@ -92,17 +85,11 @@ class AllGatherMesh:
     def all_gather(
         self, sent: Tensor, received: Tensor, timeout_secs: float, on_wait: OnWait = lambda missing: None
     ) -> None:
-        """Send a tensor to all processes and receive the tensors of all.
+        """Send a CPU tensor ``[n]`` to all processes and receive those of all, by rank, in `received` ``[size, n]``.
 
-        Args:
-            sent: The tensor of this process, ``[n]``, on the CPU; all processes have to send the same number of bytes.
-            received: ``[size, n]``, contiguous. Each row is filled with the tensor of that rank; rows of ranks that are
-                not in the group stay as they are.
-            timeout_secs: Seconds without any progress after which the call fails.
-            on_wait: Called while the call waits. If it raises, all connections are closed.
-
-        Raises:
-            OSError: A process is gone, or there was no progress for too long.
+        `received` is contiguous. All processes have to send the same number of bytes. Rows of ranks that are not in the
+        group stay as they are. `on_wait` is called while the call waits; if it raises, all connections are closed.
+        Raise OSError if a process is gone, or if there was no progress for `timeout_secs`.
         """
         received[self._rank].copy_(sent)
         missing = {peer: _bytes_of(received[peer]) for peer in self._peers}
@@ -111,19 +98,10 @@ class AllGatherMesh:
     def gather_to_chief(
         self, data: bytes, lengths: Sequence[int], timeout_secs: float, on_wait: OnWait = lambda missing: None
     ) -> list[bytes]:
-        """Send the bytes of each process to rank 0.
+        """Send the bytes of each process to rank 0; return them by rank there, and an empty list on all other ranks.
 
-        Args:
-            data: The bytes of this process.
-            lengths: By rank, the number of bytes that each process sends; 0 for ranks that are not in the group.
-            timeout_secs: As in `all_gather`.
-            on_wait: As in `all_gather`.
-
-        Returns:
-            On rank 0, the bytes by rank; on all other ranks, an empty list.
-
-        Raises:
-            OSError: As in `all_gather`.
+        `lengths` holds by rank the number of bytes that each process sends; 0 for ranks that are not in the group. The
+        rest is as in `all_gather`.
         """
         if self._rank:
             self._exchange({0: memoryview(data)}, {}, timeout_secs, on_wait)

@@ -28,11 +28,7 @@ def interface_to(host: str, port: int) -> str | None:
 def own_address(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
 ) -> tuple[socket.AddressFamily, str]:
-    """Return the address family and the address from which this machine sends packets to `host`.
-
-    Raises:
-        OSError: There is no route to `host`.
-    """
+    """Return the address family and the address from which this machine sends packets to `host`."""
     failure = OSError(f"{host} has no address")
     for found, _, _, _, destination in socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM):
         try:
@@ -51,10 +47,7 @@ def gloo_listening_on(interface: str | None) -> Iterator[None]:
 
     gloo reads the interface from an environment variable when a process group is created. The variable is removed
     afterwards, because other groups of this process, and the processes that it starts, may reach their peers through
-    another interface.
-
-    Args:
-        interface: Name of the interface, or None to leave the choice to gloo.
+    another interface. None leaves the choice to gloo.
     """
     if interface is None or _GLOO_INTERFACE in os.environ:
         yield

@@ -40,10 +40,7 @@ def encode_cursor(cursor: Mapping[str, Any]) -> bytes:
     """Serialize an input cursor to bytes, followed by the current state of torch's random generator on the CPU.
 
     The generator's state has 5,056 bytes. It is appended as raw bytes, because encoding it as JSON would take longer
-    than everything else that a step does for the cursor.
-
-    Args:
-        cursor: The cursor without the state of that generator; JSON can represent all values.
+    than everything else that a step does for the cursor. JSON can represent all values of `cursor`.
     """
     text = json.dumps(cursor).encode()
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, torch.get_rng_state().numpy().tobytes()))
@@ -52,8 +49,7 @@ def encode_cursor(cursor: Mapping[str, Any]) -> bytes:
 def decode_cursors(cursors: Tensor) -> list[dict[str, Any]]:
     """Decode the input cursors of all processes, and add to each the state of torch's random generator.
 
-    Args:
-        cursors: The bytes of `encode_cursor` by rank, padded, uint8 ``[replicas, bytes]``.
+    `cursors` holds the bytes of `encode_cursor` by rank, padded, uint8 ``[replicas, bytes]``.
     """
     generator_bytes = len(torch.get_rng_state())
     decoded = []
@@ -71,15 +67,9 @@ def decode_cursors(cursors: Tensor) -> list[dict[str, Any]]:
 class Snapshot:
     """The whole state of a training between two steps.
 
-    Args:
-        step: The global step.
-        loss: The loss of the last step taken.
-        last_step: The global step to end at, or None.
-        variables: Parameters and buffers by name.
-        slots: Optimizer state by name.
-        state: The parts of a checkpoint that are not tensors; JSON can represent them. Before the first step, this is
-            the state of the checkpoint from which training started.
-        cursors: The input cursors of all processes, uint8 ``[replicas, bytes]``; None before the first step.
+    `state` holds the parts of a checkpoint that are not tensors; JSON can represent them. Before the first step, it is
+    the state of the checkpoint from which training started, and `cursors` is None; afterwards that is uint8
+    ``[replicas, bytes]``.
     """
 
     step: int
@@ -105,9 +95,8 @@ class Snapshot:
 class Status:
     """Summary of a survivor's training state, which the survivor announces when the group forms again.
 
-    Args:
-        step: The last global step that the process has taken.
-        layout: The sizes of its messages, from `Layout.as_json`; None before the first step.
+    `step` is the last global step that the process has taken. `layout` is from `Layout.as_json`; None before the first
+    step.
     """
 
     step: int
@@ -121,8 +110,7 @@ class Status:
 def find_leader(statuses: Sequence[str]) -> tuple[int, list[Status]]:
     """Return the leader (the lowest rank among the survivors with the highest step), and all survivors' statuses.
 
-    Args:
-        statuses: By rank, the text of `Status.as_text`; empty for processes that have just started.
+    `statuses` holds by rank the text of `Status.as_text`; empty for processes that have just started.
 
     >>> find_leader([*(Status(step).as_text() for step in (3, 4, 4)), ""])[0]
     1
@@ -133,16 +121,7 @@ def find_leader(statuses: Sequence[str]) -> tuple[int, list[Status]]:
 
 
 def hand_over(group: Group, leader: int, snapshot: Snapshot | None) -> Snapshot:
-    """Send the leader's snapshot to all processes; return the snapshot in each process.
-
-    Args:
-        group: The processes.
-        leader: Rank of the leader.
-        snapshot: The leader's own snapshot; None in all other processes.
-
-    Raises:
-        PeerLost: Another process is gone.
-    """
+    """Send the leader's snapshot (None elsewhere) to all processes; return the snapshot in each process."""
     header = ""
     tensors: dict[str, Tensor] = {}
     if snapshot is not None:

@@ -95,11 +95,8 @@ _JOINED: dict[tuple[str, int], int] = {}
 class FormedGeneration:
     """A generation that has formed, with this process as one of its members.
 
-    Attributes:
-        generation: The generation's entries in the store.
-        ranks: Ranks of all members, ascending.
-        statuses: By rank, the status that each member has announced; empty for ranks that are not members.
-        mesh: Connections for all-gathers; None if the members use those of `torch.distributed`.
+    `ranks` are ascending. `statuses` holds by rank the status that each member has announced; empty for ranks that are
+    not members. `mesh` is None if the members use the connections of `torch.distributed`.
     """
 
     generation: Generation
@@ -111,17 +108,10 @@ class FormedGeneration:
 class Rendezvous:
     """Makes this process a member of each generation of its group.
 
-    Args:
-        task: The place of this process in the cluster.
-        backend: ``gloo`` or ``nccl``.
-        wait_secs: How long to wait for the other processes.
-        check: Called about 20 times a second while this process waits; raises if the process has to stop waiting.
-        elastic: Whether the chief may form a generation without processes that are gone.
-        purpose: ``train`` or ``evaluate``.
-
-    Attributes:
-        is_repeatable: Whether the group may form another generation after it has lost a process. It may not if the
-            launcher starts all processes again, as torchrun, Slurm and Ray Train do, nor if the processes were forked.
+    `check` is called about 20 times a second while this process waits, and raises if the process has to stop waiting.
+    With `elastic`, the chief may form a generation without processes that are gone. `is_repeatable` says whether the
+    group may form another generation after it has lost a process. It may not if the launcher starts all processes
+    again, as torchrun, Slurm and Ray Train do, nor if the processes were forked.
     """
 
     def __init__(
@@ -167,17 +157,7 @@ class Rendezvous:
     # The following methods run in the calling thread.
 
     def form(self, status: str, *, may_miss: bool) -> FormedGeneration:
-        """Wait for all other processes and form a generation with them.
-
-        Args:
-            status: Description of the training state that this process holds; empty if it holds none.
-            may_miss: For the chief of an elastic group: whether it may form the generation without lost processes.
-
-        Raises:
-            ClusterError: The others did not come in time, or have another purpose.
-            LeftBehind: An elastic group has gone on without this process.
-            TrainingOver: The chief has ended the training.
-        """
+        """Wait for all other processes and form a generation with them. See `Group.form`."""
         self._may_miss = may_miss and self._rank == 0 and self._elastic and self.is_repeatable
         self._absence_secs = _GONE_SECS
         self._progress_at = time.monotonic()
@@ -228,9 +208,6 @@ class Rendezvous:
 
         The chief of an elastic group only stops sending. It keeps the connections until the next generation has formed,
         because they show which processes are alive.
-
-        Args:
-            mesh: The mesh of the generation, or None if it has none.
         """
         if mesh is not None:
             self.close_previous_mesh()
@@ -439,11 +416,8 @@ class Rendezvous:
     ) -> None:
         """Sleep for 10 ms between two readings of the store; raise after the deadline, or if the caller has given up.
 
-        Args:
-            waits_for: Names of the processes that this process waits for, for the log and the error.
-            deadline: When to give up, by `time.monotonic`.
-            secs: Length of the wait, for the error; None for ``session_creation_timeout_secs``.
-            advice: What the error advises the user to check.
+        The deadline is by `time.monotonic`. The error names the wait of `secs`; None for
+        ``session_creation_timeout_secs``.
         """
         if self._forming is not threading.current_thread():
             raise ClusterError("The process has stopped waiting for the others.")

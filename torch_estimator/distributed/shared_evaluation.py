@@ -82,16 +82,7 @@ def evaluate_in_rounds(
 ) -> None:
     """Run the batches of this process; in the first process, also add the batches of all processes to the scores.
 
-    Args:
-        model: The model with its weights loaded.
-        dataset: All batches; the same in every process.
-        scores: The metrics and losses; only those of the first process are used.
-        steps: Number of batches to evaluate, or None for all.
-        context: The context that hooks are called with.
-        schedule: Says when the hooks are called.
-        peers: The other processes.
-        index: Number of this process among the processes that evaluate; the first is 0.
-        size: Number of the processes that evaluate.
+    `dataset` holds all batches, the same in every process. Only the scores of the process with `index` 0 are used.
     """
     with closing(model.batches(dataset.divided(size, index))) as own, torch.inference_mode():
         if index:
@@ -138,11 +129,7 @@ def _run_batch(model: Model, tensors: TensorBatch, context: RunContext, scores: 
 
 
 class GroupShare(EvaluationShare):
-    """Processes of a cluster that share an evaluation; the first one is the chief.
-
-    Args:
-        group: The processes.
-    """
+    """Processes of a cluster that share an evaluation; the first one is the chief."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -169,11 +156,7 @@ class GroupShare(EvaluationShare):
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Run this process's share of the batches; the chief computes the metrics of all batches.
-
-        Raises:
-            PeerLost: Another process is lost, or has failed.
-        """
+        """Run this process's share of the batches; the chief computes the metrics of all batches."""
         index, size = self._group.present.index(self._group.rank), len(self._group.present)
         peers = _GroupPeers(self._group)
         evaluate_in_rounds(model, dataset, scores, steps, context, schedule, peers, index=index, size=size)
@@ -230,11 +213,7 @@ Pipe = tuple[Connection, Connection]
 
 
 class ForkedShare(EvaluationShare):
-    """Processes that are forked for one evaluation on one machine.
-
-    Args:
-        devices: The device of each process, as torch names it.
-    """
+    """Processes that are forked for one evaluation on one machine, each with one of the devices."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = devices
@@ -248,11 +227,7 @@ class ForkedShare(EvaluationShare):
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Fork the processes and run the batches of each; the first process computes the metrics of all batches.
-
-        Raises:
-            UserError: Another process has failed.
-        """
+        """Fork the processes and run the batches of each; the first process computes the metrics of all batches."""
         pipes = [multiprocessing.Pipe(duplex=False) for _ in self._devices[1:]]
         with ForkedReplicas(self._devices, "Evaluating") as replicas:
             index, size = replicas.task.rank, len(self._devices)
@@ -263,10 +238,7 @@ class ForkedShare(EvaluationShare):
 class _PipePeers:
     """Forked processes, each of which sends its batches to the first process through a pipe.
 
-    Args:
-        pipes: The receiving and the sending end of the pipe of each process but the first.
-        index: Number of this process; it closes the ends of pipes that it does not use.
-        replicas: The processes.
+    `pipes` holds both ends of the pipe of each process but the first; this one closes the ends that it does not use.
     """
 
     def __init__(self, pipes: Sequence[Pipe], index: int, replicas: ForkedReplicas) -> None:
