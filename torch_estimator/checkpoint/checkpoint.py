@@ -28,12 +28,8 @@ _MOST_NAMES = 5
 class Checkpoint:
     """Content of a checkpoint.
 
-    Args:
-        path: Directory of the checkpoint.
-        step: Global step at which it was saved.
-        variables: Parameters and buffers by name, on the CPU; each is read when it is first used.
-        slots: State of the optimizers by name, on the CPU; each is read when it is first used.
-        state: Everything that is not a tensor, as parsed from JSON.
+    Tensors are on the CPU, and each is read when it is first used. `state` is everything that is not a tensor, as
+    parsed from JSON.
     """
 
     path: str
@@ -64,11 +60,7 @@ def latest_checkpoint(model_dir: files.PathLike) -> str | None:
 
 
 def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
-    """Return whether the latest checkpoint in `model_dir` was saved at `last_step` or later; False if that is None.
-
-    Raises:
-        CheckpointError: As for `latest_checkpoint`.
-    """
+    """Return whether the latest checkpoint in `model_dir` was saved at `last_step` or later; False if that is None."""
     latest = latest_checkpoint(model_dir)
     step = None if latest is None else checkpoint_step(files.basename(latest))
     return step is not None and last_step is not None and step >= last_step
@@ -82,14 +74,8 @@ def is_complete(path: str) -> bool:
 def check_some_named(model_dir: files.PathLike) -> None:
     """Check that a model directory without a file ``checkpoint`` has no complete checkpoints either.
 
-    The file ``checkpoint`` says which checkpoint training resumes from. Training from step 0 although the directory
-    has checkpoints would probably be a mistake of the user.
-
-    Args:
-        model_dir: A model directory without a file ``checkpoint``.
-
-    Raises:
-        CheckpointError: There are complete checkpoints, other than those of a process killed in its first save.
+    The file ``checkpoint`` says which checkpoint training resumes from. Training from step 0 although the directory has
+    checkpoints would probably be a mistake of the user. Those of a process killed in its first save do not count.
     """
     url = files.as_url(model_dir)
     noted = noted_unnamed(url)
@@ -111,11 +97,7 @@ def names_by_step(names: Sequence[str]) -> str:
 
 
 def checkpoint_paths(model_dir: files.PathLike) -> list[str]:
-    """Return the paths of the checkpoints in `model_dir`, in the order of their steps.
-
-    Raises:
-        CheckpointError: As for `latest_checkpoint`.
-    """
+    """Return the paths of the checkpoints in `model_dir`, in the order of their steps."""
     index = read_index(files.as_url(model_dir))
     names = [] if index is None else index.names
     return [files.join(model_dir, name) for name in sorted(names, key=lambda name: checkpoint_step(name) or 0)]
@@ -190,15 +172,9 @@ def check_compatible(
     variables: Mapping[str, torch.Tensor | Sequence[int]],
     slots: Mapping[str, torch.Tensor | Sequence[int]] | None = None,
 ) -> None:
-    """Check that the tensors of a checkpoint have the names and shapes of a model's variables.
+    """Check that the tensors of a checkpoint have the names and shapes of a model's variables and slots.
 
-    Args:
-        checkpoint: The checkpoint.
-        variables: Parameters and buffers of the model by name, as tensors or as shapes.
-        slots: State of the model's optimizers in the same form; None skips this check.
-
-    Raises:
-        CheckpointError: Names or shapes differ; the message lists them.
+    None as `slots` skips these.
     """
     differences = _differences(checkpoint.variables, variables, "variable")
     if slots is not None:

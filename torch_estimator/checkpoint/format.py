@@ -90,20 +90,13 @@ def as_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def checksum(name: str, entry: Mapping[str, Any], tensor: torch.Tensor) -> int:
     """Return the CRC-32 of a tensor on the CPU together with its name, dtype and shape.
 
-    Args:
-        name: Name of the tensor.
-        entry: The tensor's entry in the header of its file, with ``dtype`` and ``shape``.
-        tensor: The tensor.
+    `entry` is the tensor's entry in the header of its file, with ``dtype`` and ``shape``.
     """
     return zlib.crc32(as_bytes(tensor).data, zlib.crc32(json.dumps([name, entry["dtype"], entry["shape"]]).encode()))
 
 
 def state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
-    """Return the content of ``state.json``: JSON that ends with a checksum of everything before it.
-
-    Raises:
-        InvalidTypeError: `state` has a value that JSON cannot represent.
-    """
+    """Return the content of ``state.json``: JSON that ends with a checksum of everything before it."""
     content = {"format": FORMAT, "step": int(step), **({"shards": shards} if shards > 1 else {}), "state": dict(state)}
     try:
         text = json.dumps(content).encode().removesuffix(b"}")
@@ -113,11 +106,7 @@ def state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
 
 
 def read_state(path: str) -> dict[str, Any]:
-    """Return the content of a checkpoint's ``state.json``, with ``step``, ``state`` and ``shards``.
-
-    Raises:
-        CheckpointError: The file is missing or damaged, or another program wrote it.
-    """
+    """Return the content of a checkpoint's ``state.json``, with ``step``, ``state`` and ``shards``."""
     file = files.join(path, STATE_NAME)
     try:
         text = files.read_bytes(file)

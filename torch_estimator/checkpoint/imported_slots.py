@@ -40,13 +40,7 @@ def with_slots_for(
 ) -> Checkpoint:
     """Return an imported checkpoint with the optimizer state that these optimizers have, under their names.
 
-    Args:
-        checkpoint: A checkpoint whose state has the key ``IMPORTED``.
-        module: The model.
-        optimizers: Its optimizers.
-
-    Raises:
-        CheckpointError: The checkpoint lacks state that the optimizers need, or has state that they do not have.
+    Its state must have the key ``IMPORTED``.
     """
     saved, untrained = checkpoint.slots, checkpoint.state[IMPORTED][UNTRAINED]
     slots: dict[str, Tensor] = {}

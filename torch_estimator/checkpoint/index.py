@@ -38,9 +38,8 @@ _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 class WrittenByTensorFlow(CheckpointError):
     """TensorFlow wrote the checkpoint or the index that was to be read.
 
-    Args:
-        message: The message for a user who cannot go on with such a checkpoint.
-        prefix: Path of the checkpoint, or of the newest one of a model directory, without the suffixes of its files.
+    `message` is for a user who cannot go on with such a checkpoint. `prefix` is the path of the checkpoint, or of the
+    newest one of a model directory, without the suffixes of its files.
     """
 
     def __init__(self, message: str, prefix: str) -> None:
@@ -52,10 +51,8 @@ class WrittenByTensorFlow(CheckpointError):
 class CheckpointIndex:
     """Content of the index: the names of the checkpoints and when each was saved.
 
-    Args:
-        latest: Name of the latest checkpoint.
-        saved: All checkpoints in the order of saving, including the latest.
-        last_preserved_timestamp: See `RetentionPolicy`; None if the file does not contain it.
+    `saved` is in the order of saving, and includes the latest. For `last_preserved_timestamp` see `RetentionPolicy`; it
+    is None if the file does not contain it.
     """
 
     latest: str
@@ -81,10 +78,8 @@ def checkpoint_step(name: str) -> int | None:
 def checkpoint_in(model_dir: str, path: str) -> str:
     """Return `path` with its directory replaced by `model_dir`, after a check that its last part names a checkpoint.
 
-    `path` comes from a file that may have been edited, or written before the model directory was moved.
-
-    Raises:
-        ValueError: The last part of `path` is not the name of a checkpoint.
+    `path` comes from a file that may have been edited, or written before the model directory was moved. Raise
+    ValueError for another name.
     """
     name = files.basename(path)
     if checkpoint_step(name) is None:
@@ -111,9 +106,6 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
 
     All names in it are checked to be names of checkpoints, so that callers can safely join them to `model_dir`, read
     them and remove them.
-
-    Raises:
-        CheckpointError: The file cannot be read, another program wrote it, or a name in it is not that of a checkpoint.
     """
     path = files.join(model_dir, INDEX_NAME)
     try:
@@ -159,11 +151,9 @@ def write_index(model_dir: str, index: CheckpointIndex) -> None:
 
 
 def hold_checkpoint(model_dir: str, name: str | None) -> None:
-    """Keep training processes from removing a checkpoint while it is read.
+    """Keep training processes from removing the checkpoint `name` while it is read; None ends this.
 
-    Args:
-        model_dir: The model directory.
-        name: Name of the checkpoint, which replaces the name given before; None if no checkpoint is read any more.
+    It replaces the name given before.
     """
     path = files.join(model_dir, HELD_NAME)
     if name is None:
@@ -181,15 +171,11 @@ def held_checkpoint(model_dir: str) -> str | None:
 
 
 def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
-    """Write a file with the names of the checkpoints that a save is about to add or remove.
+    """Write a file with the names of the checkpoints that a save is about to add or remove; without any, remove it.
 
     If the process is killed during the save, the next one finds these names and can remove the checkpoints that the
     index does not name. Call this before a checkpoint gets its name that is not in the index yet, and before a name is
     removed from the index.
-
-    Args:
-        model_dir: The model directory.
-        names: Names of the checkpoints; if there are none, the file is removed.
     """
     path = files.join(model_dir, _UNNAMED_NAME)
     if names:

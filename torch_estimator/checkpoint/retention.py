@@ -12,12 +12,9 @@ _SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """Entry of one checkpoint in the index of a model directory.
+    """Entry of one checkpoint in the index of a model directory; a pinned one is never removed.
 
-    Args:
-        name: Directory of the checkpoint, relative to the model directory.
-        timestamp: Time at which it was saved, in seconds since 1970.
-        pinned: Whether the checkpoint is never removed.
+    `name` is its directory, relative to the model directory; `timestamp` is in seconds since 1970.
     """
 
     name: str
@@ -29,10 +26,8 @@ class SavedCheckpoint:
 class Retained:
     """Decision of a `RetentionPolicy`: the checkpoints to keep and to remove.
 
-    Args:
-        kept: Checkpoints to keep: the pinned ones first, then the others in the order of saving.
-        dropped: Checkpoints to remove.
-        last_preserved_timestamp: Argument for the next call of `RetentionPolicy.apply`.
+    The pinned ones of `kept` come first, then the others in the order of saving. `last_preserved_timestamp` is the
+    argument for the next call of `RetentionPolicy.apply`.
     """
 
     kept: tuple[SavedCheckpoint, ...]
@@ -68,11 +63,10 @@ class RetentionPolicy:
             raise InvalidValueError(f"keep_checkpoint_every_n_hours must be positive, but got {hours}.")
 
     def apply(self, saved: Sequence[SavedCheckpoint], *, last_preserved_timestamp: float) -> Retained:
-        """Decide which of the saved checkpoints to keep and which to remove.
+        """Decide which of the checkpoints, in the order of saving, to keep and which to remove.
 
-        Args:
-            saved: Checkpoints in the order of saving; the last one is always kept.
-            last_preserved_timestamp: Time up to which checkpoints were pinned, in seconds since 1970.
+        The last one is always kept. `last_preserved_timestamp` is the time up to which checkpoints were pinned, in
+        seconds since 1970.
         """
         pinned = [checkpoint for checkpoint in saved if checkpoint.pinned]
         recent = [checkpoint for checkpoint in saved if not checkpoint.pinned]

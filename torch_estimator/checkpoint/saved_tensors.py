@@ -24,15 +24,7 @@ class TensorFile(Mapping[str, Tensor]):
     """Tensors of one safetensors file. A tensor is compared with its checksum when it is first used.
 
     A local file is mapped into memory, so that only tensors that are used are read. Verifying all checksums at once
-    would read the whole file.
-
-    Args:
-        path: Path of the file, for error messages.
-        tensors: Tensors by name.
-        header: Header of the file. Files of versions before the checksums have none.
-
-    Raises:
-        ValueError: The number of checksums in the header is not the number of tensors.
+    would read the whole file. Headers of files of versions before the checksums have none.
     """
 
     def __init__(self, path: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -67,11 +59,7 @@ class TensorFile(Mapping[str, Tensor]):
 
 
 def read_tensors(path: str) -> TensorFile:
-    """Open a safetensors file. A local file is mapped into memory; a remote file is read completely.
-
-    Raises:
-        CheckpointError: The file is missing or damaged, or cannot be read.
-    """
+    """Open a safetensors file. A local file is mapped into memory; a remote file is read completely."""
     try:
         if files.is_local(path):
             with open(path, "rb") as file:
@@ -103,10 +91,7 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
 class SavedTensors(Mapping[str, Tensor]):
     """Tensors of a checkpoint by name, whose rows may be spread over several files.
 
-    A tensor with rows in several files is concatenated each time it is used, so that no second copy stays in memory.
-
-    Args:
-        files: Tensors of each file by name, in the order in which their rows are concatenated.
+    Rows are concatenated in the order of the files, each time a tensor is used, so that no second copy stays in memory.
     """
 
     def __init__(self, files: Sequence[Mapping[str, Tensor]]) -> None:

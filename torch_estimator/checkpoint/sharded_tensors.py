@@ -39,11 +39,7 @@ def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
 
 
 def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, Tensor]:
-    """Return the tensors that this process saves: its rows of sharded tensors and, on the chief, all other tensors.
-
-    Raises:
-        InvalidTypeError: A tensor is divided in another way than by rows, as the state of some optimizers is.
-    """
+    """Return the tensors that this process saves: its rows of sharded tensors and, on the chief, all other tensors."""
     part: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if is_sharded(tensor) and not _is_by_rows(tensor):
@@ -58,15 +54,7 @@ def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, 
 
 
 def check_whole(tensor: object, use: str) -> None:
-    """Raise an error if a tensor is sharded, for an operation that needs the whole tensor.
-
-    Args:
-        tensor: Any value.
-        use: What needs the whole tensor, as the subject of the error message.
-
-    Raises:
-        InvalidValueError: The tensor is sharded.
-    """
+    """Raise an error if a tensor is sharded; `use`, the subject of the message, needs the whole tensor."""
     if is_sharded(tensor):
         raise InvalidValueError(
             f"{use} needs whole variables, but with FullyShardedStrategy each process holds a part of them; read them "

@@ -43,20 +43,12 @@ class HostSnapshot:
         self._views: dict[str, Tensor] = {}
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> None:
-        """Allocate the memory for `tensors` without reading them, so that `fill` only has to copy.
-
-        Raises:
-            InvalidTypeError: As for `fill`.
-        """
+        """Allocate the memory for `tensors` without reading them, so that `fill` only has to copy."""
         if self._lay_out(tensors) and not self._buffer.is_pinned():
             touch(self._buffer)
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy `tensors` into this object. The tensors may change after the call.
-
-        Raises:
-            InvalidTypeError: A value is not a dense tensor, or safetensors lacks its dtype.
-        """
+        """Copy `tensors` into this object. The tensors may change after the call."""
         self._lay_out(tensors)
         copy_all((view, tensors[name].detach()) for name, view in self._views.items())
         for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:

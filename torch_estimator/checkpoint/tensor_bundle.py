@@ -57,12 +57,7 @@ _Slice = tuple[tuple[int, int], ...]
 
 
 class _Damaged(Exception):
-    """Damage at a byte of the file that is being read. The caller adds the path of the file.
-
-    Args:
-        offset: Position in the file, in bytes.
-        problem: What is wrong there.
-    """
+    """Damage at a byte of the file that is being read. The caller adds the path of the file."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(problem)
@@ -73,9 +68,8 @@ class _Damaged(Exception):
 class _Entry:
     """Place and type of a tensor, or of one slice of it, in the data files.
 
-    Attributes:
-        place: Position of the entry in the index file, for messages.
-        slices: For a partitioned variable the first row and the number of rows of each slice, by dimension.
+    `place` is the position of the entry in the index file, for messages. `slices` holds for a partitioned variable the
+    first row and the number of rows of each slice, by dimension.
     """
 
     place: int
@@ -91,17 +85,8 @@ class _Entry:
 class TensorBundle(Mapping[str, Tensor]):
     """Tensors of a TensorFlow checkpoint by name. A tensor is read and compared with its checksum when it is used.
 
-    Tensors of strings, which torch cannot hold, are not in the mapping.
-
-    Args:
-        prefix: Path or URL of the checkpoint without the suffixes of its files, such as ``runs/model.ckpt-300``.
-
-    Attributes:
-        prefix: The prefix.
-        texts: Names of the tensors that are left out: strings and other types that torch does not have.
-
-    Raises:
-        CheckpointError: The index is missing, damaged or cannot be read.
+    `prefix` is the path or URL of the checkpoint without the suffixes of its files, such as ``runs/model.ckpt-300``.
+    Strings and other types that torch does not have are not in the mapping; `texts` holds the names of such tensors.
     """
 
     def __init__(self, prefix: files.PathLike) -> None:
@@ -137,11 +122,7 @@ class TensorBundle(Mapping[str, Tensor]):
         return list(self._entries[name].shape)
 
     def joined(self, names: Sequence[str]) -> Tensor:
-        """Return the tensor whose slices are saved under several names of one shape, as slots of partitions are.
-
-        Raises:
-            CheckpointError: The slices do not make up the tensor, or the files are damaged.
-        """
+        """Return the tensor whose slices are saved under several names of one shape, as slots of partitions are."""
         first = self._entries[names[0]]
         if len(names) == 1 and not first.slices:
             return self._tensor(names[0], first)
@@ -389,7 +370,7 @@ def _is_covered(shape: Sequence[int], places: Sequence[tuple[slice, ...]]) -> bo
 
 
 def _one(content: bytes, start: int, stop: int) -> int:
-    """Return the field 1 of a message, which is 0 where it is left out."""
+    """Return protobuf field 1, or 0 if it is absent."""
     return next((value for number, value, _ in _fields(content, start, stop) if number == 1), 0)
 
 

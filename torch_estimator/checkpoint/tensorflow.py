@@ -123,12 +123,7 @@ class _Renamed(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowCheckpoint:
-    """A TensorFlow checkpoint whose tensors are sorted.
-
-    Attributes:
-        checkpoint: Its weights and optimizer state under their names here.
-        found: What each tensor is, sorted by name.
-    """
+    """A TensorFlow checkpoint under the names here, with what each tensor is, sorted by name."""
 
     checkpoint: Checkpoint
     found: list[Found]
@@ -137,12 +132,8 @@ class TensorFlowCheckpoint:
 def tensorflow_prefix(path: files.PathLike) -> str:
     """Return the path of a checkpoint of TensorFlow without the suffixes of its files.
 
-    Args:
-        path: That path, or one of the files, or the directory of a SavedModel, or another directory, which stands for
-            its newest checkpoint.
-
-    Raises:
-        CheckpointError: The directory has no checkpoint of TensorFlow, or does not say which one is the newest.
+    `path` is that path, or one of the files, or the directory of a SavedModel, or another directory, which stands for
+    its newest checkpoint.
     """
     prefix = prefix_of(files.as_url(path))
     if not files.is_dir(prefix):
@@ -161,11 +152,7 @@ def tensorflow_prefix(path: files.PathLike) -> str:
 def read_tensorflow(prefix: files.PathLike) -> TensorFlowCheckpoint:
     """Read the index of a TensorFlow checkpoint; its tensors are read when they are first used.
 
-    Args:
-        prefix: Path or URL of the checkpoint without the suffixes of its files, such as ``runs/model.ckpt-300``.
-
-    Raises:
-        CheckpointError: The files are missing or damaged, or cannot be read.
+    `prefix` is as in `TensorBundle`.
     """
     bundle = TensorBundle(prefix)
     sorting = _Sorting(bundle)

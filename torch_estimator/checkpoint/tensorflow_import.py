@@ -28,16 +28,8 @@ def import_checkpoint(
 ) -> TensorFlowCheckpoint:
     """Write a checkpoint of TensorFlow into a model directory that has no checkpoint yet, and return what it held.
 
-    Args:
-        path: The checkpoint: its path without the suffixes of its files, or one of these files, or a directory, which
-            stands for its newest checkpoint.
-        model_dir: The model directory, which is created if it does not exist.
-        weights_only: Whether to leave out the state of the optimizers, which then start anew.
-        allow_unmatched: Whether to leave out tensors that no checkpoint here can have.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be read or written, or has tensors that would be left out.
-        InvalidValueError: The directory has a checkpoint.
+    `path` is as in `tensorflow_prefix`. `weights_only` leaves out the state of the optimizers, which then start anew;
+    `allow_unmatched` the tensors that no checkpoint here can have.
     """
     try:
         if latest := latest_checkpoint(model_dir):

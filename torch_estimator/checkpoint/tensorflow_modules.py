@@ -168,13 +168,7 @@ def import_tf_checkpoint(
 
 
 class _Names:
-    """Names of TensorFlow's variables in a module.
-
-    Args:
-        module: The module.
-        variables: Its variables by name.
-        mapping: The user's mapping.
-    """
+    """Names of TensorFlow's variables in a module, by the user's mapping or by the rules of premade models."""
 
     def __init__(self, module: nn.Module, variables: Mapping[str, Tensor], mapping: Mapping[str, Mapped]) -> None:
         self._separator = getattr(module, "variable_separator", ".")
@@ -184,9 +178,7 @@ class _Names:
     def target(self, name: str, premade: str) -> tuple[str | None, Convert | None]:
         """Return the name in the module, or None, and the user's function.
 
-        Args:
-            name: Name in TensorFlow.
-            premade: Name in the premade models here.
+        `name` is the name in TensorFlow, `premade` that in the premade models here.
         """
         for expression, template, convert in self._mapping:
             if (match := self._match(expression, name)) is None:
@@ -265,9 +257,7 @@ def _converted(tensor: Tensor, owner: tuple[nn.Module, str] | None, convert: Con
 def as_in_torch(tensor: Tensor, owner: tuple[nn.Module, str] | None) -> Tensor:
     """Return the kernel of a layer with its axes in torch's order, any other tensor as it is.
 
-    Args:
-        tensor: The tensor as TensorFlow has it.
-        owner: The module that holds its variable, and the name there; None for columns' parts of tables.
+    `owner` is the module that holds its variable, and the name there; None for columns' parts of tables.
     """
     if owner is None or owner[1] != "weight" or tensor.dim() < 2:
         return tensor

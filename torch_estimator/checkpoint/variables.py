@@ -27,9 +27,6 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     columns share a table, nor on their order. A tensor that several modules share appears once, under its first name.
     The parts of a name are joined by the module's ``variable_separator`` ("/" in premade models), by default ".", as in
     torch.
-
-    Raises:
-        InvalidTypeError: The module's state contains something that is not a tensor.
     """
     # Buffers that torch leaves out of a state dict are included, because training may change them too.
     return _named(module, {**module.state_dict(keep_vars=True), **_non_persistent(module)})

@@ -31,11 +31,6 @@ def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSet
     """Copy weights of ``checkpoint`` into ``module`` and return the names of the variables that were set.
 
     Everything is checked first, so an error leaves the module unchanged.
-
-    Raises:
-        CheckpointError: A variable is missing in the checkpoint, or has another shape there.
-        InvalidValueError: The settings select no variable, name a variable that the model does not have, or have a
-            vocabulary that does not fit the variable.
     """
     variables = _chosen(module, settings)
     renamed = settings.var_name_to_prev_var_name

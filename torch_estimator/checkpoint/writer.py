@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writer of the checkpoints of one model directory.
+    """Writer of the checkpoints of one model directory, which is created if it does not exist.
 
     The order of the steps makes a save safe: (1) write a new directory under a temporary name, sync it, and rename it
     (a remote file system cannot rename atomically, so there it has its final name from the start); (2) replace the
@@ -53,15 +53,7 @@ class CheckpointWriter:
     was about to add to the index or to remove, which are noted in a file before. Other complete checkpoints stay, even
     if the index does not name them: a user may have copied them there, or may have named an older one.
 
-    Args:
-        model_dir: Path or fsspec URL of the model directory, which is created if it does not exist.
-        keep_checkpoint_max: See `RetentionPolicy`.
-        keep_checkpoint_every_n_hours: See `RetentionPolicy`.
-        clock: Function that returns the time of a save, in seconds since 1970.
-
-    Raises:
-        CheckpointError: `model_dir` cannot be created or read, its index is damaged or of another program, or there are
-            checkpoints without an index.
+    `clock` returns seconds since 1970. For the other arguments see `RetentionPolicy`.
     """
 
     def __init__(
@@ -94,11 +86,7 @@ class CheckpointWriter:
         self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
     def reserve(self, step: int) -> str:
-        """Create the directory of the next checkpoint, so that other processes can write their shards; return its path.
-
-        Raises:
-            CheckpointError: The previous save failed, or the directory cannot be created.
-        """
+        """Create and return the directory of the next checkpoint, so that other processes can write their shards."""
         self.wait()
         self._reserved = self._free_name(step)
         try:
@@ -120,20 +108,12 @@ class CheckpointWriter:
     ) -> str:
         """Copy the state to CPU memory, start to write the checkpoint in the background, and return its path.
 
-        If the previous save is still running, this waits for it. A second checkpoint of step ``n`` is called
-        ``model.ckpt-n.1``, so that the first stays readable until the second is complete.
+        If the previous save is still running, this waits for it; if that failed, its error is raised. A second
+        checkpoint of step ``n`` is called ``model.ckpt-n.1``, so that the first stays readable until the second is
+        complete.
 
-        Args:
-            step: Global step of the checkpoint.
-            variables: Parameters and buffers by name.
-            slots: State of the optimizers by name.
-            state: Everything that is not a tensor, as values that JSON can represent.
-            shards: Number of processes that write. This one writes the first shard; the others have written theirs into
-                the directory that `reserve` returned.
-
-        Raises:
-            CheckpointError: The previous save failed.
-            InvalidTypeError: A value is not a tensor that can be saved, or JSON cannot represent `state`.
+        `state` is everything that is not a tensor, as values that JSON can represent. `shards` processes write. This
+        one writes the first shard; the others have written theirs into the directory that `reserve` returned.
         """
         self.wait()
         self._shards = shards
@@ -152,9 +132,7 @@ class CheckpointWriter:
     def amend(self, step: int, state: Mapping[str, Any]) -> None:
         """Replace ``state.json`` of the latest checkpoint, whose step must be `step`; the tensors do not change.
 
-        Raises:
-            CheckpointError: The state cannot be written; the checkpoint stays as it was.
-            InvalidTypeError: JSON cannot represent `state`.
+        If the state cannot be written, the checkpoint stays as it was.
         """
         self.wait()
         assert self._index is not None
@@ -168,10 +146,9 @@ class CheckpointWriter:
             ) from error
 
     def wait(self) -> None:
-        """Wait until the running save, if any, has ended, and raise its error if it failed.
+        """Wait until the running save, if any, has ended.
 
-        Raises:
-            CheckpointError: The save failed; the previous checkpoint stays.
+        If it failed, raise its error; the previous checkpoint stays.
         """
         if self._pending is None:
             return
@@ -327,12 +304,7 @@ class CheckpointWriter:
 
 
 class ShardWriter:
-    """Writer of one process's shard of a checkpoint, for a process that is not the chief.
-
-    Args:
-        rank: Rank of this process, which is not the chief.
-        size: Number of processes that write shards.
-    """
+    """Writer of the shard of rank `rank` (not the chief), one of `size` shards of a checkpoint."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -341,14 +313,7 @@ class ShardWriter:
     def write(self, directory: str, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor]) -> None:
         """Write this process's rows of the variables and optimizer state as one shard, and sync it to the disk.
 
-        Args:
-            directory: Path that the chief's `CheckpointWriter.reserve` returned.
-            variables: Parameters and buffers by name.
-            slots: State of the optimizers by name.
-
-        Raises:
-            OSError: The files cannot be written.
-            InvalidTypeError: As for `part_to_save`.
+        `directory` is what the chief's `CheckpointWriter.reserve` returned.
         """
         for name, tensors in ((VARIABLES_NAME, variables), (SLOTS_NAME, slots)):
             self._snapshot.fill(part_to_save(tensors, is_chief=False))

@@ -23,8 +23,11 @@ _FILE = "parameter_servers.token"
 class RunIdFile:
     """The file in the model directory that holds the run id of the current training.
 
-    `is_over` says whether the chief has announced in another way that training is over. A process that has never read
-    the run id depends on it.
+    Args:
+        model_dir: Directory of the job.
+        name: Name of this process in the cluster, for messages.
+        is_over: Returns whether the chief has announced in another way that training is over. A process that has never
+            read the run id depends on it.
     """
 
     def __init__(self, model_dir: str, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -51,7 +54,11 @@ class RunIdFile:
         return _number(text)
 
     def read(self) -> int:
-        """As a worker, return the run id that the chief has written; raise if the model directories differ."""
+        """As a worker, return the run id that the chief has written.
+
+        Raises:
+            ClusterError: This process has another model directory than the chief.
+        """
         try:
             self._read = files.read_text(self._path)
         except OSError as error:
