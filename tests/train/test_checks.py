@@ -78,7 +78,8 @@ def test_it_can_be_just_the_end_and_the_checkpoint_before_is_the_final_model(
     assert (metrics["global_step"], exports) == (0, [f"{tmp_path}/export/writing/0"])
     (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert error.startswith("The trained variable 'linear.weight' is NaN at global step 1") and error.endswith(" ends.")
-    assert "The checkpoint of global step 0 stays the last one." in caplog.messages
+    message = "Not saved: a loss or variable is not finite. The checkpoint of global step 0 remains the latest."
+    assert message in caplog.messages
 
 
 def test_an_infinite_loss_ends_training_as_nan_does(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ class Saver(Protocol):
     def save(self, step: int, *, wait: bool) -> None:
         """Save the training state of a global step; if ``wait`` is True, wait until the checkpoint is complete.
 
-        Raises:
-            NotFinite: A trained variable is NaN or infinite.
+        Raise `NotFinite` if a trained variable is NaN or infinite.
         """
 
     def amend(self, step: int) -> None:
@@ -41,14 +40,8 @@ class Saver(Protocol):
 class CheckpointSaverHook(Hook):
     """Hook that saves checkpoints at the start, every N steps or seconds, and at the end.
 
-    Args:
-        saver: Saves the state.
-        model_dir: Directory of the checkpoints, for the log.
-        every_n_steps: Steps between checkpoints, or None.
-        every_secs: Seconds between checkpoints, or None. Nothing is saved if there was no step since the last one.
-        listeners: Listeners that are called before and after each save.
-        saved_step: Global step of the checkpoint that training starts from, which is not saved again.
-        clock: Function that returns the time in seconds.
+    Nothing is saved after ``every_secs`` if there was no step since the last checkpoint. `saved_step` is the global
+    step of the checkpoint that training starts from, which is not saved again.
     """
 
     def __init__(
@@ -92,7 +85,10 @@ class CheckpointSaverHook(Hook):
         if not context.damaged:
             self._saver.refresh(context)
         if context.damaged:
-            logger.info("The checkpoint of global step %s stays the last one.", self._saved_step)
+            logger.info(
+                "Not saved: a loss or variable is not finite. The checkpoint of global step %s remains the latest.",
+                self._saved_step,
+            )
         elif context.global_step != self._saved_step:
             self.save(context)
         else:
@@ -103,9 +99,8 @@ class CheckpointSaverHook(Hook):
     def save(self, context: RunContext) -> None:
         """Save a checkpoint between two steps, unless the current step is saved already, and call the listeners.
 
-        Raises:
-            NanLossDuringTrainingError: A trained variable is NaN or infinite. If ``context.fail_on_nan_loss`` is False,
-                training ends without an error instead.
+        If a trained variable is NaN or infinite, raise `NanLossDuringTrainingError` or, if ``context.fail_on_nan_loss``
+        is False, end training without an error.
         """
         self._saver.refresh(context)
         step = context.global_step
@@ -129,8 +124,7 @@ class CheckpointSaverHook(Hook):
 class CheckpointMemoryHook(Hook):
     """Hook that allocates the memory for checkpoints after the first step, because optimizers have no state before.
 
-    Args:
-        prepare: Function that starts the allocation in the background.
+    `prepare` starts the allocation in the background.
     """
 
     every_n_steps = sys.maxsize  # The hook is due at the first step only.
@@ -143,11 +137,7 @@ class CheckpointMemoryHook(Hook):
 
 
 def hook_states(hooks: Sequence[Hook]) -> States:
-    """Return a dict from the name of a hook's class to the states of its hooks. Classes without states are left out.
-
-    Raises:
-        InvalidTypeError: JSON cannot represent a state.
-    """
+    """Return a dict from the name of a hook's class to the states of its hooks. Classes without states are left out."""
     states: States = {}
     for hook in hooks:
         states.setdefault(_class_name(hook), []).append(_checked_state(hook))

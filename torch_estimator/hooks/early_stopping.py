@@ -295,13 +295,7 @@ class _EarlyStoppingHook(Hook):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Metric that a rule for early stopping reads from the results of evaluations.
-
-    Args:
-        name: Name of the metric in the results of evaluations.
-        higher_is_better: Whether the higher of two values is the better one.
-        min_steps: Evaluations before this global step are ignored.
-    """
+    """Metric that a rule for early stopping reads from the results of evaluations at `min_steps` and later."""
 
     name: str
     higher_is_better: bool
@@ -318,15 +312,7 @@ class Metric:
         return value > than if self.higher_is_better else value < than
 
     def values(self, results: Results, eval_dir: str) -> Iterator[tuple[int, float]]:
-        """Yield the global step and the metric's value of each evaluation from `min_steps` on.
-
-        Args:
-            results: Metrics of evaluations by step.
-            eval_dir: Directory of the evaluations, for the error message.
-
-        Raises:
-            InvalidValueError: There are evaluations, but none has the metric.
-        """
+        """Yield the global step and the metric's value of each evaluation from `min_steps` on."""
         known = {name for metrics in results.values() for name in metrics}
         if known and self.name not in known:
             raise InvalidValueError(

@@ -264,11 +264,7 @@ def _learning_rates(optimizer: torch.optim.Optimizer) -> list[float]:
 
 
 def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
-    """Return hooks as a tuple, after a check that each of them is a `Hook`.
-
-    Raises:
-        InvalidTypeError: The argument is not iterable, or contains something other than hooks.
-    """
+    """Return hooks as a tuple, after a check that each of them is a `Hook`."""
     checked = _as_tuple("hooks", hooks)
     for hook in checked:
         if not isinstance(hook, Hook):
@@ -277,11 +273,7 @@ def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
 
 
 def checked_listeners(listeners: Iterable[CheckpointSaverListener] | None) -> tuple[CheckpointSaverListener, ...]:
-    """Return listeners as a tuple, after a check that each of them is a `CheckpointSaverListener`.
-
-    Raises:
-        InvalidTypeError: The argument is not iterable, or contains something other than listeners.
-    """
+    """Return listeners as a tuple, after a check that each of them is a `CheckpointSaverListener`."""
     checked = _as_tuple("saving_listeners", listeners)
     for listener in checked:
         if not isinstance(listener, CheckpointSaverListener):
@@ -301,9 +293,6 @@ def check_estimator(estimator: object) -> None:
     """Check that the argument ``estimator`` of a hook is an Estimator: that it has the method ``eval_dir``.
 
     The class itself cannot be imported here, because the module of Estimator imports hooks.
-
-    Raises:
-        InvalidTypeError: The argument is something else.
     """
     if isinstance(estimator, type) or not callable(getattr(estimator, "eval_dir", None)):
         raise InvalidTypeError(f"estimator must be an Estimator, but got {estimator!r}.")

@@ -52,12 +52,7 @@ class NanTensorHook(Hook):
 
 
 class NotFinite(Exception):
-    """Error for a trained variable that contains NaN or infinity.
-
-    Args:
-        name: Name of the variable.
-        is_nan: Whether it contains NaN (else infinity).
-    """
+    """Error for a trained variable that contains NaN (`is_nan`) or infinity."""
 
     def __init__(self, name: str, is_nan: bool) -> None:
         super().__init__(name, is_nan)
@@ -68,8 +63,7 @@ class NotFinite(Exception):
 def check_finite(variables: Mapping[str, Tensor]) -> None:
     """Check that variables are finite; of a sharded variable, check only the rows that this process holds.
 
-    Raises:
-        NotFinite: A variable contains NaN or infinity; the error names the first one.
+    Raise `NotFinite`, which names the first variable that is not.
     """
     for name, variable in variables.items():
         numbers = to_local(variable)
@@ -86,13 +80,7 @@ def check_finite(variables: Mapping[str, Tensor]) -> None:
 def end_for_loss(context: RunContext, loss: float, in_batch: str | None = None) -> None:
     """End training because a loss is NaN or infinite: raise an error, or only log the reason.
 
-    Args:
-        context: State of the run.
-        loss: The loss.
-        in_batch: What is not finite in its batch, empty if nothing is; None if that is not known.
-
-    Raises:
-        NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.
+    `in_batch` says what is not finite in its batch; it is empty if nothing is, and None if that is not known.
     """
     if in_batch:
         cause = f"in its batch, {in_batch}: give missing numbers a value, or leave such rows out"
@@ -111,11 +99,7 @@ def end_for_loss(context: RunContext, loss: float, in_batch: str | None = None) 
 
 
 def end_for_variable(context: RunContext, found: NotFinite) -> None:
-    """End training because a trained variable is not finite: raise an error, or only log the reason.
-
-    Raises:
-        NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.
-    """
+    """End training because a trained variable is not finite: raise an error, or only log the reason."""
     if not context.global_step:
         _end(
             context,

@@ -24,8 +24,7 @@ _MOST_NAMES = 5
 class ModuleOutputs:
     """Outputs of layers, captured by forward hooks in steps that a hook of the run observes.
 
-    Args:
-        paths: Names of the layers, as `torch_estimator.inner_layers.find_layer` accepts them.
+    `paths` are names of layers, as `torch_estimator.inner_layers.find_layer` accepts them.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
@@ -66,11 +65,7 @@ class ModuleOutputs:
 
 
 def check_what(what: What, context: RunContext) -> str | None:
-    """Check that a run has the value to log, and return its name if it is the output of a layer, else None.
-
-    Raises:
-        InvalidValueError: The run has nothing of this name.
-    """
+    """Check that a run has the value to log, and return its name if it is the output of a layer, else None."""
     if not isinstance(what, str) or what == "global_step":
         return None
     if what == "loss" and context.mode != ModeKeys.PREDICT:
@@ -91,14 +86,7 @@ def check_what(what: What, context: RunContext) -> str | None:
 
 
 def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: list[float]) -> Any:
-    """Return the current value to log, for a name or function that `check_what` has accepted.
-
-    Args:
-        what: Name of the value, or function of the context.
-        context: Context of the run.
-        outputs: Captured outputs of layers.
-        rates: Learning rates of the step.
-    """
+    """Return the current value to log, for a name or function (of the context) that `check_what` has accepted."""
     if not isinstance(what, str):
         return what(context)
     if what == "global_step":
@@ -126,11 +114,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
-    """Return a dict from tags to the values to log. In a list, the tag of a value is its name.
-
-    Raises:
-        InvalidTypeError: The argument is neither a dict nor a list, or an item is neither a name nor a function.
-    """
+    """Return a dict from tags to the values to log. In a list, the tag of a value is its name."""
     if isinstance(tensors, Mapping):
         named = dict(tensors)
     elif isinstance(tensors, Sequence) and not isinstance(tensors, str):

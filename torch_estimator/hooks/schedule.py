@@ -16,12 +16,6 @@ class HookSchedule:
     In a step without such a hook, a query costs one comparison (and one reading of the clock for each hook with
     ``every_secs``). Create the schedule after calling the hooks' ``begin``, which may set their timing. Hooks that
     override neither method are never due.
-
-    Args:
-        hooks: Hooks in the order in which they are called.
-
-    Raises:
-        InvalidValueError: The timing of a hook is not valid.
     """
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
@@ -227,14 +221,7 @@ class SecondOrStepTimer:
 def check_seconds_or_steps(kind: str, *, at_least_one: bool = True, **given: float | None) -> None:
     """Check that exactly one (or at most one) of a hook's interval arguments is given, and that it is positive.
 
-    Args:
-        kind: Name of the class, for error messages.
-        at_least_one: Whether an interval is required.
-        given: Intervals by name. Those whose name ends with ``secs`` are numbers, the others whole numbers of steps.
-
-    Raises:
-        InvalidValueError: None or several are given, or one is not positive.
-        InvalidTypeError: A value is not a number, or a number of steps is not an integer.
+    Intervals whose name ends with ``secs`` are numbers, the others whole numbers of steps.
     """
     got = ", ".join(f"{name}={value}" for name, value in given.items())
     intervals = {name: value for name, value in given.items() if value is not None}
@@ -247,10 +234,6 @@ def check_seconds_or_steps(kind: str, *, at_least_one: bool = True, **given: flo
 
 
 def check_number(name: str, value: object, *, whole: bool) -> None:
-    """Check that a value is a number, or an integer if ``whole``.
-
-    Raises:
-        InvalidTypeError: The value is something else.
-    """
+    """Check that a value is a number, or an integer if ``whole``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
         raise InvalidTypeError(f"{name} must be {'an integer' if whole else 'a number'}, but got {value!r}.")
