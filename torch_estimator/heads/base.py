@@ -58,12 +58,7 @@ class Head(ABC):
     _user_loss: UserLoss | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings that all heads have. Dataclasses call this at the end of ``__init__``.
-
-        Raises:
-            InvalidTypeError: A setting has the wrong type.
-            InvalidValueError: A setting has a value that is not allowed.
-        """
+        """Check the settings that all heads have. Dataclasses call this at the end of ``__init__``."""
         check_name(self.name)
         reduction = LossReduction.of(self.loss_reduction)
         self._set(
@@ -248,13 +243,7 @@ def check_name(name: str | None) -> None:
 
 
 def weight_key(weight_column: object) -> str | None:
-    """Return the key of the feature that holds the examples' weights.
-
-    Args:
-        weight_column: The key itself, a numeric column without a normalizer, or None.
-
-    Raises:
-        InvalidTypeError: `weight_column` is something else.
+    """Return the key of the feature that holds the examples' weights; `weight_column` may be a plain numeric column.
 
     >>> from torch_estimator.feature_column import numeric_column
     >>> weight_key(numeric_column("fnlwgt"))

@@ -132,11 +132,7 @@ class BinaryClassHead(ClassificationHead):
 
 
 class BinaryMetrics:
-    """Metrics of a binary head: loss, accuracy, precision, recall, areas under curves, and means.
-
-    Args:
-        head: Head whose metrics these are.
-    """
+    """Metrics of a binary head: loss, accuracy, precision, recall, areas under curves, and means."""
 
     def __init__(self, head: BinaryClassHead) -> None:
         self._head = head

@@ -100,13 +100,9 @@ class ClassificationHead(Head):
 
 
 def class_predictions(logits: Tensor) -> dict[str, Tensor]:
-    """Return the probabilities and class ids of examples that belong to one of D classes.
+    """Return the probabilities and class ids of examples that belong to one of D classes, by logits, float32 [N, D].
 
-    Args:
-        logits: One logit per class, float32 [N, D].
-
-    Returns:
-        ``probabilities`` [N, D], ``class_ids`` int64 [N, 1] and ``all_class_ids`` int32 [N, D].
+    They are ``probabilities`` [N, D], ``class_ids`` int64 [N, 1] and ``all_class_ids`` int32 [N, D].
     """
     ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)
     return {
@@ -117,12 +113,7 @@ def class_predictions(logits: Tensor) -> dict[str, Tensor]:
 
 
 def check_n_classes(n_classes: int, *, more_than: int) -> int:
-    """Check a number of classes and return it as an int.
-
-    Raises:
-        InvalidTypeError: `n_classes` is not an integer.
-        InvalidValueError: `n_classes` is not greater than `more_than`.
-    """
+    """Check a number of classes and return it as an int."""
     if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)):
         raise InvalidTypeError(f"n_classes must be an integer of at least {more_than + 1}, but got {n_classes!r}.")
     if n_classes <= more_than:
@@ -133,12 +124,7 @@ def check_n_classes(n_classes: int, *, more_than: int) -> int:
 
 
 def check_vocabulary(vocabulary: Sequence[str] | None, n_classes: int) -> tuple[str, ...] | None:
-    """Check a label vocabulary and return it as a tuple.
-
-    Raises:
-        InvalidTypeError: `vocabulary` is not a list or tuple of strings.
-        InvalidValueError: `vocabulary` does not have `n_classes` distinct strings.
-    """
+    """Check a label vocabulary and return it as a tuple."""
     if vocabulary is None:
         return None
     if not isinstance(vocabulary, (list, tuple)):
@@ -157,12 +143,7 @@ def check_vocabulary(vocabulary: Sequence[str] | None, n_classes: int) -> tuple[
 
 
 def check_thresholds(thresholds: Sequence[float] | None) -> tuple[float, ...]:
-    """Check the thresholds of accuracy, precision and recall, and return them as a tuple of floats.
-
-    Raises:
-        InvalidTypeError: `thresholds` is not a list, or one of them is not a number.
-        InvalidValueError: A threshold is not between 0 and 1.
-    """
+    """Check the thresholds of accuracy, precision and recall, and return them as a tuple of floats."""
     if thresholds is not None and not isinstance(thresholds, Iterable):
         raise InvalidTypeError(f"thresholds must be a list of numbers between 0 and 1, but got {thresholds!r}.")
     checked = []

@@ -79,11 +79,7 @@ class FunctionHead:
         features: Mapping[str, Tensor] | None = None,
         module: nn.Module | None = None,
     ) -> Tensor:
-        """Return the loss of a batch, a scalar. The function gets those of the last three arguments that it names.
-
-        Raises:
-            InvalidValueError: There is no loss function, or it does not return a tensor with one number.
-        """
+        """Return the loss of a batch, a scalar. The function gets those of the last three arguments that it names."""
         loss_fn = self._loss
         if loss_fn is None:
             raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")

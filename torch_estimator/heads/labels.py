@@ -36,11 +36,6 @@ def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
     Returns:
         The ids of the classes, int64 [N, 1].
 
-    Raises:
-        RowError: A label is unknown, out of range or not a number.
-        InvalidTypeError: The labels are strings without a vocabulary, or numbers with one.
-        InvalidValueError: The labels have another shape.
-
     >>> class_ids(np.array(["fox", "cat"]), n_classes=2, vocabulary=["cat", "fox"]).tolist()
     [[1], [0]]
     """
@@ -62,11 +57,6 @@ def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
 
     Returns:
         The labels, float32 [N, 1].
-
-    Raises:
-        RowError: A label is unknown, out of range or not a number.
-        InvalidTypeError: Strings without a vocabulary, or numbers with one.
-        InvalidValueError: The labels have another shape.
     """
     column = _column(labels, dimension=1)
     if vocabulary is not None:
@@ -78,19 +68,9 @@ def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
 
 
 def numeric_labels(labels: Labels, *, dimension: int) -> Array:
-    """Convert raw labels to the targets of a regression.
+    """Convert raw labels, numbers or booleans [N, dimension], to the targets of a regression, float32 [N, dimension].
 
-    Args:
-        labels: Numbers or booleans, [N, dimension], or [N] if `dimension` is 1.
-        dimension: Number of targets per row.
-
-    Returns:
-        The targets, float32 [N, dimension].
-
-    Raises:
-        RowError: A label is NaN or infinite, or too large for float32.
-        InvalidTypeError: Labels are not numbers.
-        InvalidValueError: The labels have another shape.
+    Labels may also be [N] if `dimension` is 1.
     """
     column = _column(labels, dimension=dimension)
     values = as_numbers(column, hint=None).reshape(-1, dimension)
@@ -159,11 +139,7 @@ def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
 
 
 def look_up_strings(column: Array | pa.Array) -> pa.Array:
-    """Return labels as an Arrow array of strings, for a head with a vocabulary; raise if they are not strings.
-
-    Raises:
-        InvalidTypeError: The labels are not strings.
-    """
+    """Return labels as an Arrow array of strings, for a head with a vocabulary; raise if they are not strings."""
     strings = as_strings(column)
     if strings is None:
         raise InvalidTypeError(
@@ -193,15 +169,9 @@ def choices(vocabulary: Sequence[str]) -> str:
 
 
 def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
-    """Return labels as an array of numbers, with NaN for missing labels; raise if they are not numbers.
+    """Return labels [N] as an array of numbers, with NaN for missing labels; raise if they are not numbers.
 
-    Args:
-        column: The labels, [N].
-        hint: Advice in the error about labels that are strings; None for a regression.
-
-    Raises:
-        RowError: A label is missing, and all others are missing or strings.
-        InvalidTypeError: The labels are strings, or a mixture of numbers and strings.
+    `hint` is advice in the error about labels that are strings; None for a regression.
     """
     strings = as_strings(column)
     if strings is not None:
@@ -251,12 +221,9 @@ def kind_of(column: Array | pa.Array) -> str:
 
 
 def _check_rows(good: Array, values: Array, problem: str) -> None:
-    """Raise RowError for the first row whose entry in `good` is False.
+    """Raise RowError for the first row whose entry in `good` (bool [N]) is False.
 
-    Args:
-        good: Whether each row is good, bool [N].
-        values: Labels, [N].
-        problem: End of the message, after ``label <value>``; NaN is always reported as "not a number".
+    `problem` is the end of the message, after ``label <value>``; NaN is always reported as "not a number".
     """
     if good.all():
         return

@@ -23,16 +23,7 @@ _ARGUMENTS = ("labels", "logits", "features", "loss_reduction")
 class UserLoss:
     """Callable that runs a user's loss function, and checks its parameters and its results.
 
-    Args:
-        loss_fn: The user's function.
-        reduction: Value of the argument ``loss_reduction``, if the function takes it.
-
-    Attributes:
-        wants_features: Whether the function takes ``features``.
-
-    Raises:
-        InvalidTypeError: `loss_fn` is not callable.
-        InvalidValueError: `loss_fn` lacks a required argument or has an unknown one.
+    The function gets `reduction` as ``loss_reduction`` and the features if it takes them.
     """
 
     def __init__(self, loss_fn: LossFn, reduction: LossReduction) -> None:
@@ -42,17 +33,9 @@ class UserLoss:
         self.wants_features = "features" in names
 
     def __call__(self, labels: Tensor, logits: Tensor, features: Features | None, *, width: int) -> Tensor:
-        """Call the user's function; return the losses, [N, width].
+        """Call the user's function with the batch's labels and logits [N, D]; return the losses, [N, width].
 
-        Args:
-            labels: Labels of the batch, as the head prepares them.
-            logits: Logits of the batch, [N, D].
-            features: Features of the batch; None only if the function does not take them.
-            width: Number of losses per example that the function must return.
-
-        Raises:
-            InvalidValueError: The features are missing, or the losses have another shape.
-            PairsError: The function pairs every example with every other one.
+        The labels are as the head prepares them. `features` is None only if the function does not take them.
         """
         arguments: dict[str, Any] = {"labels": labels, "logits": logits}
         if self.wants_features:

@@ -93,13 +93,7 @@ class MultiHead(Head):
     def prepare_labels(self, labels: Any) -> dict[str, Any]:
         """Return the labels of each head in the form that its loss takes, by name of the head.
 
-        Args:
-            labels: Raw labels by head; keys that are not the name of a head are ignored.
-
-        Raises:
-            InvalidTypeError: `labels` is not a dict, or those of a head have the wrong type.
-            InvalidValueError: The labels of a head are missing, or have the wrong shape.
-            RowError: A label is not allowed; the error names the head.
+        Keys that are not the name of a head are ignored. A RowError names the head.
         """
         if not isinstance(labels, Mapping):
             raise InvalidTypeError(
@@ -123,11 +117,8 @@ class MultiHead(Head):
     def loss(self, logits: Any, labels: Any, weights: Any = None, features: Features | None = None) -> Tensor:
         """Return the weighted sum of the heads' training losses, a scalar.
 
-        Args:
-            logits: Logits, float32 [N, logits dimension], or a dict by head.
-            labels: Labels as `prepare_labels` returns them.
-            weights: Weights [N] or [N, 1] by head, for the heads that have some; or None.
-            features: Features of the batch, for a ``loss_fn`` that takes them.
+        `logits` are float32 [N, logits dimension], or a dict by head; `labels` are as `prepare_labels` returns them;
+        `weights` are [N] or [N, 1] by head, for the heads that have some.
         """
         logits = self.split(logits)
         weights = weights or {}
@@ -147,11 +138,7 @@ class MultiHead(Head):
         )
 
     def split(self, logits: Logits) -> dict[str, Tensor]:
-        """Return the logits of each head, by name of the head.
-
-        Raises:
-            InvalidValueError: A head has no logits, or a tensor has another width than all heads together.
-        """
+        """Return the logits of each head, by name of the head."""
         if isinstance(logits, Mapping):
             missing = [name for name in self.by_name if name not in logits]
             if missing:
@@ -240,9 +227,6 @@ class MultiHeadMetrics:
     """The metrics of each head, and ``loss/<head>``: the head's mean training loss over the batches.
 
     In this mean all batches count equally, whatever the weights of their examples are.
-
-    Args:
-        head: Head whose metrics these are.
     """
 
     def __init__(self, head: MultiHead) -> None:

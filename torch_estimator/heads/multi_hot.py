@@ -42,11 +42,6 @@ def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
     Returns:
         Multi-hot labels [N, n_classes]: uint8 with 0 and 1, or float32 if labels are floats.
 
-    Raises:
-        RowError: A label is unknown, out of range, missing or repeated.
-        InvalidTypeError: Labels are strings without a vocabulary, or numbers with one.
-        InvalidValueError: Labels have another shape.
-
     >>> multi_hot(np.array([[0, 2], [1, -1]]), n_classes=3, vocabulary=None).tolist()
     [[1, 0, 1], [0, 1, 0]]
     """

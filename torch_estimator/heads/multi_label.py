@@ -135,11 +135,7 @@ class MultiLabelHead(ClassificationHead):
 
 
 class MultiLabelMetrics:
-    """Metrics of a multi-label head: over all classes together, and separately for classes that the user chose.
-
-    Args:
-        head: Head whose metrics these are.
-    """
+    """Metrics of a multi-label head: over all classes together, and separately for classes that the user chose."""
 
     def __init__(self, head: MultiLabelHead) -> None:
         self._head = head
@@ -184,8 +180,7 @@ class MultiLabelMetrics:
 class _MetricsByClass:
     """Mean probability and areas under curves, separately for each class that the user chose.
 
-    Args:
-        classes: Suffix of the keys -> id of the class.
+    `classes` maps the suffix of the keys to the id of the class.
     """
 
     def __init__(self, classes: Mapping[str, int]) -> None:

@@ -157,14 +157,7 @@ class SequentialHeadWrapper(Head):
     def loss(
         self, logits: Any, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
     ) -> Tensor:
-        """Return the other head's loss over all steps of a batch.
-
-        Args:
-            logits: A `SequenceLogits`.
-            labels: One label for each step, ``[N, T]``.
-            weights: Weights of the steps, ``[N, T]``, or None for ones.
-            features: None.
-        """
+        """Return the other head's loss over all steps of a batch, with labels and weights of the steps, ``[N, T]``."""
         return self.static_head.loss(*flat(logits, labels, weights))
 
     def predictions(self, logits: Any) -> dict[str, Tensor]:
@@ -222,11 +215,7 @@ class _StepMetrics:
 
 
 def check_outputs(outputs: object) -> SequenceLogits:
-    """Return the output of a model, a tuple of logits and mask, as a `SequenceLogits`.
-
-    Raises:
-        InvalidValueError: It is something else.
-    """
+    """Return the output of a model, a tuple of logits and mask, as a `SequenceLogits`."""
     if isinstance(outputs, tuple) and len(outputs) == 2:
         logits, mask = outputs
         if isinstance(logits, Tensor) and isinstance(mask, Tensor) and mask.shape == logits.shape[:2]:
@@ -238,11 +227,7 @@ def check_outputs(outputs: object) -> SequenceLogits:
 
 
 def flat(outputs: object, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the logits ``[steps, D]``, the labels and the weights ``[steps, 1]`` of the steps that exist.
-
-    Raises:
-        InvalidValueError: The labels are shorter than the sequences.
-    """
+    """Return the logits ``[steps, D]``, the labels and the weights ``[steps, 1]`` of the steps that exist."""
     logits, mask = check_outputs(outputs)
 
     def existing(values: Tensor, what: str) -> Tensor:
@@ -258,14 +243,8 @@ def flat(outputs: object, labels: Tensor, weights: Tensor | None = None) -> tupl
 def cut_to(column: Any, lengths: Array | None, what: str) -> tuple[Any, Array]:
     """Return the values of all steps, one row after the other, and their offsets, int64 ``[N + 1]``.
 
-    Args:
-        column: Lists of values, one for each step, or rows of an array, whose values after the last step are left out.
-        lengths: Number of steps of each row; None for as many as there are values.
-        what: What the values are, for messages.
-
-    Raises:
-        InvalidValueError: The column holds one value for each row.
-        RowError: There are not as many values as steps.
+    `column` holds lists of values, one for each step, or rows of an array, whose values after the last step are left
+    out. None as `lengths` stands for as many steps as there are values.
     """
     may_be_longer = isinstance(column, np.ndarray)
     lists = as_lists(column[..., 0] if may_be_longer and column.ndim == 3 and column.shape[2] == 1 else column)
@@ -285,11 +264,7 @@ def cut_to(column: Any, lengths: Array | None, what: str) -> tuple[Any, Array]:
 
 
 def step_weights(column: Any, lengths: Array | None, name: str) -> pa.ListArray:
-    """Return the weights of all steps as lists of float32.
-
-    Raises:
-        RowError: There are not as many weights as steps, or one is not a finite number.
-    """
+    """Return the weights of all steps as lists of float32."""
     values, offsets = cut_to(column, lengths, "weights")
     weights = arrow.to_numpy(values)
     if weights.dtype.kind not in "biuf":

@@ -36,8 +36,7 @@ class Signature:
 def classification(classes: str = "all_classes") -> Signature:
     """Return a signature with the scores and the names of all classes of every example.
 
-    Args:
-        classes: Key of the prediction that holds the names.
+    `classes` is the key of the prediction that holds the names.
     """
     return Signature(method="classify", outputs={"scores": "probabilities", "classes": classes})
 
@@ -53,11 +52,9 @@ def prediction(keys: tuple[str, ...]) -> Signature:
 
 
 def signatures_of(keys: tuple[str, ...], **signatures: Signature) -> dict[str, Signature]:
-    """Return the signatures of a head by name, including ``predict`` and the default.
+    """Return the signatures of a head by name, including ``predict``, which returns `keys`, and the default.
 
-    Args:
-        keys: Keys of all predictions, which the signature ``predict`` returns.
-        signatures: Further signatures by name. The first one becomes the default; without any it is ``predict``.
+    The first of the further signatures becomes the default; without any it is ``predict``.
 
     >>> list(signatures_of(("predictions",), regression=regression("predictions")))
     ['serving_default', 'regression', 'predict']

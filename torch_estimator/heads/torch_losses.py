@@ -50,15 +50,8 @@ def loss_kind(loss: object) -> Kind | None:
 def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, labels: Any) -> Any:
     """Convert labels to the shape and dtype that a loss of torch needs: ``[N]`` to ``[N, 1]``, or the reverse.
 
-    Args:
-        kind: Kind of the loss; see `loss_kind`.
-        loss: The loss, for error messages.
-        outputs: Outputs of the module.
-        labels: Labels of the input: a tensor, or a NumPy array of strings.
-
-    Raises:
-        InvalidTypeError: The labels are strings, or a dict.
-        InvalidValueError: Outputs and labels cannot be compared. torch would broadcast some of them to ``[N, N]``.
+    `labels` is a tensor, or a NumPy array of strings, which is refused, as are shapes that torch would broadcast to
+    ``[N, N]``.
 
     >>> fitted_labels("values", nn.MSELoss(), torch.zeros(3, 1), torch.tensor([1, 2, 3])).tolist()
     [[1.0], [2.0], [3.0]]
