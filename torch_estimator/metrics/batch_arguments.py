@@ -16,19 +16,11 @@ METRIC_ARGUMENTS = ("weights", "features")
 def batch_arguments(
     what: str, function: Callable[..., Any] | None, names: tuple[str, ...], *, weighted: bool
 ) -> tuple[str, ...]:
-    """Return which of some names a function has among its arguments after the first two.
+    """Return which of some names a function (None has no arguments) has among its arguments after the first two.
 
     An argument with a default keeps it, except ``weights`` if the model has a weight column: a function that was
-    written before may have an argument of such a name for something else.
-
-    Args:
-        what: Name of the function in the error, such as ``"The loss"``.
-        function: The function; None has no arguments.
-        names: The names to look for.
-        weighted: Whether the model has a weight column.
-
-    Raises:
-        InvalidValueError: The function needs ``weights``, but the model has no weight column.
+    written before may have an argument of such a name for something else. `what` names the function in the error, such
+    as ``"The loss"``.
 
     >>> def loss(outputs, labels, features, module=None):
     ...     return outputs.sum()

@@ -47,9 +47,6 @@ class BroadcastCheck:
     Pairs within one argument, such as those of a ranking loss, are intended and allowed. Checking a small loss takes
     longer than the loss itself, so only the first call for each combination of numbers of dimensions is checked.
 
-    Args:
-        what: Name of the function in the error, for instance ``"The loss"``.
-
     >>> outputs, labels = torch.zeros(3, 1), torch.zeros(3)
     >>> check = BroadcastCheck("The loss")
     >>> check({"outputs": outputs, "labels": labels}, lambda: (outputs - labels).sum())  # doctest: +ELLIPSIS
@@ -67,15 +64,10 @@ class BroadcastCheck:
         self._seen: set[tuple[int | None, ...]] = set()
 
     def __call__(self, arguments: Mapping[str, Any], call: Callable[[], _T]) -> _T:
-        """Return the result of `call`; check its operations if the numbers of dimensions are new.
+        """Return the result of `call`, which calls the function; check it if the numbers of dimensions are new.
 
-        Args:
-            arguments: Arguments of the function by name: tensors, or mappings and tuples of tensors.
-            call: Calls the function with them.
-
-        Raises:
-            PairsError: An operation makes ``[N, N, ...]`` of ``[N, ...]`` and ``[N, 1, ...]`` that come from different
-                arguments.
+        `arguments` are those of the function by name: tensors, or mappings and tuples of tensors. Raise PairsError if
+        an operation makes ``[N, N, ...]`` of ``[N, ...]`` and ``[N, 1, ...]`` that come from different arguments.
         """
         # Skip the check during compilation. The step has run in Python before, and has passed the check there.
         if torch.compiler.is_compiling():
@@ -94,8 +86,7 @@ class BroadcastCheck:
 class _Watch(TorchFunctionMode):
     """Mode that records which arguments a tensor was computed from, and checks the shapes of every operation.
 
-    Attributes:
-        has_rows: Whether an argument has more than one row. With one row, [N, N] and [N, 1] are the same shape.
+    `has_rows` says whether an argument has more than one row. With one row, [N, N] and [N, 1] are the same shape.
     """
 
     def __init__(self, what: str, arguments: Mapping[str, Any]) -> None:
@@ -132,11 +123,7 @@ class _Watch(TorchFunctionMode):
     def check(self, name: str, operands: Sequence[tuple[Any, _Origins]], result: Any, *, always: bool = False) -> None:
         """Raise PairsError if an operation pairs all rows of one operand with all rows of another operand.
 
-        Args:
-            name: Name of the operation.
-            operands: Operands with their origins.
-            result: Result of the operation.
-            always: Whether to raise even if no result has the shape ``[N, N, ...]``.
+        With `always`, raise even if no result has the shape ``[N, N, ...]``.
         """
         columns = [(one, origins) for one, origins in operands if one.ndim >= 2 and one.shape[1] == 1 < len(one)]
         for column, ours in columns:

@@ -16,16 +16,10 @@ WHOLE = ""
 
 
 class ReadRecorder(Mapping[Any, Any]):
-    """Mapping that records which of its keys are read.
+    """Mapping that records in `read`, in order, which of its keys are read; reading `unrecorded` is not recorded.
 
-    Args:
-        values: All values, or some of them.
-        keys: Keys that iteration gives; None for the keys of `values`.
-        what: Name of the mapping in the error about a key without a value.
-
-    Attributes:
-        read: Keys of the values that were read, in order.
-        unrecorded: The values as a plain mapping; reading it is not recorded.
+    `values` may hold only some of the values; then `keys` are those that iteration gives. `what` names the mapping in
+    the error about a key without a value.
 
     >>> predictions = ReadRecorder({"logits": 1, "classes": 2})
     >>> predictions["classes"]
@@ -60,8 +54,7 @@ class ReadRecorder(Mapping[Any, Any]):
 class CollectedBatches:
     """Copies of the values that metric functions need, from every batch of an evaluation.
 
-    Args:
-        wanted: Name of each argument -> its keys to keep, or `WHOLE`.
+    `wanted` maps the name of each argument to its keys to keep, or `WHOLE`.
     """
 
     def __init__(self, wanted: Mapping[str, Sequence[Any]]) -> None:

@@ -25,13 +25,8 @@ class LabelHistogram:
     """Histogram of scores: sums of example weights per bin, separately for label 0, label 1, and labels between.
 
     Labels between 0 and 1 are counted separately: TensorFlow's metrics count every label above 0 as positive, but
-    accuracy needs the labels that are equal to a prediction, which is 0 or 1.
-
-    Args:
-        bins: Number of bins.
-
-    Attributes:
-        weights: The sums, float64 ``[bins * 3]``.
+    accuracy needs the labels that are equal to a prediction, which is 0 or 1. `weights` holds the sums, float64 ``[bins
+    * 3]``.
     """
 
     def __init__(self, bins: int) -> None:
@@ -39,13 +34,9 @@ class LabelHistogram:
         self.weights = torch.zeros(bins * 3, dtype=torch.float64)
 
     def update(self, bins: Tensor, scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """Add a batch of examples, whose bins the caller has computed. A score of NaN makes all sums NaN.
+        """Add a batch of examples, whose bins (int64 [N]) the caller has computed. A score of NaN makes all sums NaN.
 
-        Args:
-            bins: Bin of each example, int64 [N]; any bin for a score of NaN.
-            scores: Scores, [N].
-            labels: Labels from 0 to 1, [N].
-            weights: Weights [N], or None for ones.
+        Scores, labels from 0 to 1 and weights are [N]; a score of NaN may have any bin.
         """
         # Compute the kind of each label: 0 for the label 0, 1 for the label 1, and 2 for every label between them.
         kind = labels.ceil() + (labels != labels.round())

@@ -57,15 +57,7 @@ class MetricFunction:
         return self.user or self.function
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Call the function; return the metrics by name: numbers or metric objects.
-
-        Args:
-            arguments: Values by name, at least for the arguments that the function takes.
-
-        Raises:
-            InvalidTypeError: The function does not return a dict, or one of its values is not a number.
-            InvalidValueError: A metric has a reserved name.
-        """
+        """Call the function with the arguments that it takes; return the metrics by name: numbers or metric objects."""
         try:
             result = self.function(**{name: arguments[name] for name in self.arguments}, **self.bound)
         except KeyError as error:
@@ -137,7 +129,7 @@ class MetricFunctions:
         return {name for function in self._functions for name in function.arguments}
 
     def update(self, arguments: Mapping[str, Any]) -> None:
-        """Add a batch: merge the metric objects of functions that return them, and copy what other functions read.
+        """Update metric objects that functions return; keep copies of the arrays that plain functions need at the end.
 
         Args:
             arguments: Arguments of the functions by name, with tensors on the CPU.
@@ -223,15 +215,7 @@ def _unrecorded(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_number(value: Any, name: str) -> float:
-    """Return the value of a metric as a float.
-
-    Args:
-        value: A number, a tensor or array with one element, or a metric object.
-        name: Name of the metric in errors.
-
-    Raises:
-        InvalidTypeError: The value is not one number.
-    """
+    """Return the value of a metric (a number, a tensor or array with one element, or a metric object) as a float."""
     if is_metric(value):
         value = value.compute()
     if isinstance(value, Tensor) and value.numel() == 1:

@@ -34,9 +34,6 @@ class NamedMetrics:
             - A class, or a function without arguments, that returns a metric object.
         weighted: Whether the model has a weight column, whose weights functions may name.
 
-    Raises:
-        InvalidTypeError: A value is none of these.
-
     >>> metrics = NamedMetrics({"error": lambda labels, predictions: (labels - predictions["output"]).abs().mean()})
     >>> metrics.update(torch.tensor([1.0, 2.0]), {"output": torch.tensor([1.0, 4.0])})
     >>> metrics.compute()
@@ -61,13 +58,10 @@ class NamedMetrics:
         label_dims: int | None = None,
         further: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a batch to all metrics.
+        """Add a batch to all metrics: the labels of the input, and the predictions by name.
 
-        Args:
-            labels: Labels of the input, unchanged.
-            predictions: Predictions of the model by name.
-            label_dims: Number of dimensions of the labels that the loss got, or None if it is unknown.
-            further: Weights and features of the batch, by the name of the argument.
+        `label_dims` is the number of dimensions of the labels that the loss got, or None if it is unknown; `further`
+        holds weights and features of the batch, by the name of the argument.
         """
         if not self._names:
             return
