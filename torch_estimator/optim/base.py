@@ -193,17 +193,8 @@ def one_learning_rate(
 ) -> float | Tensor:
     """Return the learning rate, which the user gives either as `lr` (as in torch) or as `learning_rate` (TensorFlow).
 
-    Args:
-        optimizer: Class of the optimizer, which errors name.
-        params: First argument of the optimizer.
-        lr: The learning rate by torch's name, or None.
-        learning_rate: The learning rate by TensorFlow's name, or None.
-        default: Learning rate if neither `lr` nor `learning_rate` is given; None makes one of them mandatory.
-
-    Raises:
-        InvalidValueError: Both `lr` and `learning_rate` are given, neither is given and there is no default, or the
-            rate is out of range.
-        InvalidTypeError: The learning rate is given in place of the parameters.
+    Without a default, one of them must be given. `params`, the optimizer's first argument, must not be the learning
+    rate.
     """
     name = optimizer.__name__
     if isinstance(params, int | float):

@@ -38,19 +38,14 @@ class Gradient(NamedTuple):
 class Clipping(ABC):
     """Base class of functions that clip gradients before the optimizers use them.
 
-    Attributes:
-        needs_share: Whether the function reads `Gradient.share`.
+    `needs_share` says whether the function reads `Gradient.share`.
     """
 
     needs_share = False
 
     @abstractmethod
     def __call__(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        """Return the clipped values of each gradient, in order.
-
-        Args:
-            gradients: Gradients of all parameters that one call of an optimizer factory got.
-        """
+        """Return the clipped values of each of the gradients that one call of an optimizer factory is for, in order."""
 
 
 class _ByNorm(Clipping):

@@ -70,12 +70,7 @@ def by_name(name: str, learning_rate: float | Tensor) -> Optimizer:
 def check_factory(optimizer: object, *, or_name: bool = False) -> None:
     """Raise InvalidTypeError unless `optimizer` can be called with named parameters. The message shows correct code.
 
-    Args:
-        optimizer: Value to check.
-        or_name: Whether the caller also accepts names of optimizers, which the message then mentions.
-
-    Raises:
-        InvalidTypeError: `optimizer` has parameters already, is a schedule of such an optimizer, or is not callable.
+    If the caller also accepts names of optimizers (`or_name`), the message mentions them.
     """
     if isinstance(optimizer, LRScheduler):
         name = type(optimizer).__name__

@@ -22,15 +22,7 @@ COUNT = "accumulated_batches"
 
 
 class GradientSums(Companion):
-    """Sums of the gradients of an optimizer's parameters.
-
-    Args:
-        params: The parameters.
-        batches: Number of batches of an update.
-
-    Attributes:
-        batches: Number of batches of an update.
-    """
+    """Sums of the gradients of an optimizer's parameters, for updates of `batches` batches each."""
 
     slot_names: ClassVar[dict[str, str]] = {"sum": SUM, "touched": TOUCHED}
 

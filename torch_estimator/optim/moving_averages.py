@@ -22,10 +22,8 @@ from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, T
 class MovingAverage(Companion):
     """Moving averages of the parameters of an optimizer, with the formula of `tf.train.ExponentialMovingAverage`.
 
-    Args:
-        params: The parameters.
-        decay: Share of the old average in the new one.
-        dynamic_decay: Whether the decay is at most ``(1 + t) / (10 + t)`` in update t.
+    `decay` is the share of the old average in the new one; with `dynamic_decay`, it is at most ``(1 + t) / (10 + t)``
+    in update t.
     """
 
     slot_names: ClassVar[dict[str, str]] = {"average": AVERAGE, "updates": UPDATES}
