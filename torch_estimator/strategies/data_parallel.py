@@ -179,16 +179,8 @@ def joined_group(
 ) -> Iterator[Group]:
     """Connect to all processes of a training or an evaluation; yield their `Group`, and leave it at the end.
 
-    Args:
-        task: The place of this process among the processes.
-        strategy: The strategy of all processes.
-        config: The job's settings.
-        purpose: ``train`` or ``evaluate``.
-        replicas: The replicas, if this process was forked with them; None if each process was started separately.
-        replaceable: Whether a new process can take the place of a lost one.
-
-    Raises:
-        ClusterError: The other processes did not connect in time.
+    `purpose` is ``train`` or ``evaluate``. `replicas` is None if each process was started separately. `replaceable`
+    says whether a new process can take the place of a lost one.
     """
     import torch
 
@@ -231,13 +223,8 @@ def joined(
 ) -> Iterator[Session]:
     """Connect to the processes of a data-parallel training; yield this process's session, and disconnect at the end.
 
-    If the cluster has a single process, its session is a `SingleSession`.
-
-    Args:
-        config: The settings of this process.
-        task: The place of this process among the processes.
-        strategy: The strategy of all processes.
-        replicas: The replicas, if this process was forked with them; None if each process was started separately.
+    If the cluster has a single process, its session is a `SingleSession`. `replicas` is None if each process was
+    started separately.
     """
     from torch_estimator.distributed.errors import LeftBehind, TrainingOver
     from torch_estimator.train.preemption import Preempted
@@ -262,13 +249,9 @@ def joined(
 class DataParallelSession(Session):
     """One process's part of a data-parallel training, in which all processes take each step together.
 
-    Args:
-        config: The settings of this process.
-        task: The place of this process among the processes.
-        group: The processes.
-        shares_input: Whether the processes were forked from one program. Then all read the same input, each process
-            takes every n-th batch of it, and only the first process has to see the model directory.
-        is_elastic: Whether the group goes on without a lost process.
+    `shares_input` says whether the processes were forked from one program. Then all read the same input, each process
+    takes every n-th batch of it, and only the first process has to see the model directory. `is_elastic` says whether
+    the group goes on without a lost process.
     """
 
     _training: Training
@@ -385,12 +368,8 @@ class DataParallelSession(Session):
 def agree_on_start(training: Training, agree: Callable[..., None], group: Group) -> None:
     """Check that training starts and ends at the same steps in all processes.
 
-    Also sets ``training.starts_input_over`` to the chief's value, which only the chief can know.
-
-    Args:
-        training: The training of this process.
-        agree: Raises an error if the processes differ; called with ``begins_with`` and ``last_step``.
-        group: The processes.
+    `agree` compares ``begins_with`` and ``last_step``. Also sets ``training.starts_input_over`` to the chief's value,
+    which only the chief can know.
     """
     from torch_estimator import files
 

@@ -75,13 +75,9 @@ _COMPILED_GRADIENTS = "compiled_gradients"
 class DataParallelSteps(SynchronousSteps):
     """Training steps of one replica, taken together with all other replicas.
 
-    Args:
-        group: The replicas.
-        training: The training of this replica.
-        context: The context that hooks are called with.
-        agree: Checks that all replicas run the same program; called after a replica was replaced.
-        before: If training is resumed, the `state` that the previous run has saved; else None.
-        cursors: The input cursors of all replicas, as a `Snapshot` holds them; None before the first step.
+    `agree` checks that all replicas run the same program; it is called after a replica was replaced. `before` is the
+    `state` that the previous run has saved, if training is resumed. `cursors` are the input cursors of all replicas, as
+    a `Snapshot` holds them; None before the first step.
     """
 
     after_failure = "its log says why"
@@ -156,13 +152,9 @@ class DataParallelSteps(SynchronousSteps):
     def take(self, most: int) -> Sequence[Tensor | float]:
         """Take one step with the next batch, or without a batch if this replica's input has ended.
 
-        Returns:
-            The loss over the batches of all replicas; an empty sequence if no replica has a batch, or if the chief has
-            ended the training.
-
-        Raises:
-            Preempted: A signal has asked this process to end while it waits for others. If this process is the chief,
-                it has saved a checkpoint of the last complete step.
+        Return the loss over the batches of all replicas; nothing if no replica has a batch, or if the chief has ended
+        the training. Raise `Preempted` if a signal has asked this process to end while it waits for others; the chief
+        has then saved a checkpoint of the last complete step.
         """
         batches = self._training.next_batches(1)
         try:
@@ -268,10 +260,9 @@ class DataParallelSteps(SynchronousSteps):
     # The following methods are called between two steps, and after the last step.
 
     def call_to_evaluation(self, request: str) -> bool:
-        """Ask all other replicas to join an evaluation. Called on the chief; returns False if a replica is lost.
+        """As the chief, ask all other replicas to join an evaluation; return False if a replica is lost.
 
-        Args:
-            request: Description of the evaluation; see `SharedEvaluator.evaluate_with_chief`.
+        `request` describes the evaluation; see `SharedEvaluator.evaluate_with_chief`.
         """
         # Do not recover here: the next step notices the lost replica again and recovers.
         with suppress(PeerLost):
@@ -317,8 +308,7 @@ class DataParallelSteps(SynchronousSteps):
     def _recover(self, lost: PeerLost) -> bool:
         """Reconnect the replicas after a loss; return whether this replica was one step behind and has caught up.
 
-        Raises:
-            PeerLost: The lost replica cannot be replaced. The error is `lost` itself.
+        Raise `lost` itself if the lost replica cannot be replaced.
         """
         while True:
             try:
@@ -379,11 +369,7 @@ class DataParallelSteps(SynchronousSteps):
     # The following methods change the layout, that is, the parts that a message has space for.
 
     def _enlarge_messages(self, unsent: MessageTooSmall | None) -> None:
-        """Agree with all replicas on larger messages; pack the gradients that did not fit before into the new message.
-
-        Args:
-            unsent: The gradients of this replica, if they did not fit; else None.
-        """
+        """Agree with all replicas on larger messages; pack the gradients that did not fit into the new message."""
         needed = [] if self._layout is None else [self._layout]
         if unsent is not None:
             needed.append(unsent.needed)

@@ -100,14 +100,7 @@ class FullyShardedStrategy(Strategy):
 
 
 class FullyShardedSession(Session):
-    """One process's part of a fully sharded training, in which each process holds some rows of every parameter.
-
-    Args:
-        config: The settings of this process.
-        task: The place of this process among the processes.
-        group: The processes.
-        strategy: The strategy, which says which modules are units.
-    """
+    """One process's part of a fully sharded training, in which each process holds some rows of every parameter."""
 
     moves_module = False
     _training: Training

@@ -58,13 +58,7 @@ _CONNECTION_ERRORS = ("gloo", "NCCL", "Connection closed", "Connection reset")
 
 
 class ShardedSteps(SynchronousSteps):
-    """Training steps of one process, computed on its own batches with the parameters of all processes.
-
-    Args:
-        group: The processes.
-        training: The training of this process.
-        context: The context that hooks are called with.
-    """
+    """Training steps of one process, computed on its own batches with the parameters of all processes."""
 
     after_failure = "see its log, and start all of them again: training goes on from the last checkpoint."
     steps_per_call = 1
@@ -96,12 +90,8 @@ class ShardedSteps(SynchronousSteps):
     def take(self, most: int) -> Sequence[Tensor | float]:
         """Take one step with the next batch of this process, or with its last batch again if its input has ended.
 
-        Returns:
-            The loss over the batches of all processes; an empty sequence if no process has a batch, or if the chief has
-            ended the training.
-
-        Raises:
-            PeerLost: Another process is lost.
+        Return the loss over the batches of all processes; nothing if no process has a batch, or if the chief has ended
+        the training.
         """
         self._keep_state()
         batches, context = self._training.next_batches(1), self._context
@@ -115,17 +105,10 @@ class ShardedSteps(SynchronousSteps):
         return self._step_together(codes, self._batches, context)
 
     def gather_shards(self, directory: str) -> list[Any]:
-        """Make all other processes write their rows into a checkpoint. The chief calls this between two steps.
+        """As the chief, between two steps, make all other processes write their rows into an unfinished checkpoint.
 
-        Args:
-            directory: Directory of the unfinished checkpoint.
-
-        Returns:
-            The input cursors of the other processes by rank; None for the chief.
-
-        Raises:
-            CheckpointError: Another process could not write its rows.
-            NotFinite: A trained variable is NaN or infinite in the rows of another process.
+        Return the input cursors of the other processes by rank; None for the chief. Raise `CheckpointError` if another
+        process could not write its rows, and `NotFinite` if these hold NaN or infinity.
         """
         self._exchange(_SAVE_SHARDS)
         self.group.all_gather_texts(directory)
@@ -158,7 +141,7 @@ class ShardedSteps(SynchronousSteps):
             self._exchange(FAILED)
 
     def _exchange_and_save(self, code: float) -> list[float]:
-        """Exchange codes, and again after each checkpoint of the chief; return the last code of each process."""
+        """Exchange status codes, repeat while the chief saves, and return the last code of each rank."""
         while (codes := self._exchange(code))[0] == _SAVE_SHARDS:
             self._save_shard()
         return codes
@@ -206,19 +189,14 @@ class ShardedSteps(SynchronousSteps):
 class ShardedStep(TrainStep):
     """Training step of a sharded model. All processes have to take the step at the same time.
 
-    Attributes:
-        scale: Factor by which the loss is multiplied before the backward pass, which averages gradients over processes.
+    `scale` is the factor by which the loss is multiplied before the backward pass, which averages gradients over
+    processes.
     """
 
     scale = 1.0
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        """Take one step; return the loss of this process's batch, computed before the update.
-
-        Raises:
-            PeerLost: Another process is gone.
-            InvalidValueError: A parameter is used outside its unit's forward pass, where it is not gathered.
-        """
+        """Take one step; return the loss of this process's batch, computed before the update."""
         try:
             return super().__call__(features, labels, weights)
         except RuntimeError as error:

@@ -19,16 +19,10 @@ _NAME = "FullyShardedStrategy"
 
 
 def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chief: bool) -> None:
-    """Shard a model in place: replace each parameter by the rows that this process holds.
+    """Shard a model, which is in host memory, in place: replace each parameter by the rows that this process holds.
 
-    Args:
-        model: The whole model, in host memory.
-        group: The processes.
-        kinds: Types of the modules that are gathered one at a time; see ``units`` of `FullyShardedStrategy`.
-        from_chief: Whether to copy the chief's values to all processes first, since there is no checkpoint.
-
-    Raises:
-        InvalidTypeError, InvalidValueError: A part of the module cannot be sharded.
+    `kinds` are the types of modules that are gathered one at a time; see ``units`` of `FullyShardedStrategy`. If there
+    is no checkpoint, `from_chief` copies the chief's values to all processes first.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -46,11 +40,7 @@ def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chie
 
 
 def check_optimizers(model: Model, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise an error if an optimizer was made before the module was sharded, since it holds unsharded parameters.
-
-    Raises:
-        InvalidTypeError: An optimizer holds a parameter that is not one of the module's.
-    """
+    """Raise an error if an optimizer was made before the module was sharded, since it holds unsharded parameters."""
     known = set(model.module.parameters())
     for optimizer in optimizers:
         if any(one not in known for group in optimizer.param_groups for one in group["params"]):

@@ -146,11 +146,7 @@ def _check_replicas(replicas: object) -> None:
 
 
 def _checked(devices: object) -> tuple[str, ...]:
-    """Check the names of the devices; return them in a normalized spelling, such as ``gpu:0``.
-
-    Raises:
-        InvalidTypeError, InvalidValueError: A name is not that of a device, or the devices differ in kind.
-    """
+    """Check the names of the devices; return them in a normalized spelling, such as ``gpu:0``."""
     if not isinstance(devices, list | tuple) or not all(isinstance(one, str) for one in devices):
         raise InvalidTypeError(f"devices must be a list such as ['gpu:0', 'gpu:1'], but got {devices!r}.")
     found = [_DEVICE.fullmatch(one) for one in devices]

@@ -117,9 +117,7 @@ class ParameterServerStrategy(Strategy):
 def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Iterator[ServerClient]:
     """Connect to all parameter servers of the cluster; yield the client, and disconnect at the end.
 
-    Args:
-        config: The job's settings.
-        most_secs: Upper limit of the wait for a server, if ``session_creation_timeout_secs`` is longer.
+    `most_secs` limits the wait for a server, if ``session_creation_timeout_secs`` is longer.
     """
     from torch_estimator.parameter_server.client import ServerClient
     from torch_estimator.parameter_server.encryption import key_from_environment
@@ -137,14 +135,7 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
 
 
 class ParameterServerSession(Session):
-    """One process's part of a training with parameter servers, in which each process trains at its own speed.
-
-    Args:
-        config: The settings of this process.
-        task: The place of this process among the processes.
-        client: The connections to the servers.
-        strategy: The strategy.
-    """
+    """One process's part of a training with parameter servers, in which each process trains at its own speed."""
 
     _training: Training
     _steps: PushPullSteps

@@ -23,9 +23,7 @@ from torch_estimator.train.training import Training
 class ReplicaState:
     """State of one replica after its last complete step, for checkpoints and for replacements of lost replicas.
 
-    Args:
-        training: The training of this replica.
-        state: Returns the parts of a checkpoint that are not tensors.
+    `state` returns the parts of a checkpoint that are not tensors.
     """
 
     def __init__(self, training: Training, state: Callable[[], Mapping[str, Any]]) -> None:
@@ -42,12 +40,9 @@ class ReplicaState:
             self._buffers = self._copied_buffers()
 
     def snapshot(self, step: int, loss: float, cursors: Tensor | None) -> Snapshot:
-        """Return the state after the last complete step.
+        """Return the state after the last complete step, with that step's loss.
 
-        Args:
-            step: The global step after it.
-            loss: The loss of that step.
-            cursors: The input cursors of all replicas, ``[replicas, bytes]``; None before the first step.
+        `cursors` are the input cursors of all replicas, ``[replicas, bytes]``; None before the first step.
         """
         variables = {
             name: self._buffers.get(one.data_ptr(), one) for name, one in self._training.model.variables().items()

@@ -48,13 +48,7 @@ class SingleSession(Session):
 
 
 class RunnerSteps:
-    """Training steps in one process, each with the next batch of the input; see `torch_estimator.train.loop.Steps`.
-
-    Args:
-        training: The training, which reads the batches.
-        runner: Runs the step, in Python or as compiled code.
-        context: The context that hooks are called with.
-    """
+    """Training steps in one process, each with the next batch of the input; see `torch_estimator.train.loop.Steps`."""
 
     def __init__(self, training: Training, runner: StepRunner, context: RunContext) -> None:
         self._training = training

@@ -59,13 +59,8 @@ FIRST_FREE_CODE = 7.0
 class SynchronousSteps:
     """Base class for training steps that all processes of a group take together.
 
-    Args:
-        group: The processes.
-
-    Attributes:
-        group: The processes.
-        stopped: Whether training ends after the last step because a process has requested it.
-        preempted: Whether all processes end and have to be started again.
+    `stopped` says that training ends after the last step because a process has requested it; `preempted` that all
+    processes end and have to be started again.
     """
 
     after_failure: str
@@ -99,8 +94,7 @@ class SynchronousSteps:
     def end(self, *, preempted: bool) -> None:
         """Leave the group after the last step. The chief sends the code that ends the training; the others wait for it.
 
-        Args:
-            preempted: On the chief, whether a signal has asked it to end.
+        On the chief, `preempted` says whether a signal has asked it to end.
         """
         raise NotImplementedError
 
@@ -137,13 +131,8 @@ class SynchronousSteps:
     def _exchange_codes(self, message: Tensor, code: float, *, update_compiled: bool = False) -> list[float]:
         """Send a message to all processes and receive their messages; return the code of each process, by rank.
 
-        Args:
-            message: The message, of at least `LOSS` numbers. This method fills its header up to the loss.
-            code: The code of this process.
-            update_compiled: Whether this process can update with compiled code.
-
-        Raises:
-            PeerLost: Another process is gone, or has failed.
+        The message has at least `LOSS` numbers; this method fills its header up to the loss. `update_compiled` says
+        whether this process can update with compiled code.
         """
         message[:LOSS] = header(code, update_compiled=update_compiled, stop_request=self._stop_request)
         self.group.all_gather(message, self._messages)
