@@ -38,13 +38,9 @@ def mask_rows(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) ->
 class Accumulation:
     """Sums of the gradients of several batches, for the optimizers that update once for all of them.
 
-    An optimizer is ``in`` this object if it accumulates.
-
-    Args:
-        optimizers: The optimizers of the step.
-        dense: The parameters that get a dense gradient, each with its optimizer.
-        tables: The tables that are updated by rows.
-        averages: Whether the gradients of the batches are averaged, instead of summed.
+    An optimizer is ``in`` this object if it accumulates. `dense` holds the parameters that get a dense gradient, each
+    with its optimizer; `tables` those that are updated by rows. With `averages`, the gradients of the batches are
+    averaged, instead of summed.
     """
 
     def __init__(
@@ -72,15 +68,7 @@ class Accumulation:
         return optimizer in self._sums
 
     def add(self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]) -> Gradients:
-        """Add the gradients of a batch to the sums; return the gradients of optimizers that do not accumulate.
-
-        Args:
-            dense: The gradients of the parameters with a dense gradient.
-            sparse: The gradients of the tables.
-
-        Returns:
-            Both lists, with None for the gradients that were added to sums.
-        """
+        """Add the gradients of a batch to the sums; return both lists, with None for the gradients that were added."""
         for (parameter, optimizer), gradient in zip(self._dense, dense, strict=True):
             if optimizer in self._sums and gradient is not None:
                 sums = self._sums[optimizer]

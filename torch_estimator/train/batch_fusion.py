@@ -16,14 +16,8 @@ class BatchFusion:
 
     Batches are joined only if the module sets ``rows_are_independent`` and has no forward hooks of the user, and no
     hook is due between the batches. This saves time, because a forward pass of 40 rows takes half as long as one of 512
-    (torch 2.13).
-
-    Args:
-        batches: The batches of the input.
-        model: The model that processes the batches.
-        schedule: Decides when hooks are called.
-        own_hooks: Number of forward hooks that this package has registered on the module. These work on fused batches
-            as well.
+    (torch 2.13). `own_hooks` is the number of forward hooks that this package has registered on the module, which work
+    on fused batches as well.
     """
 
     def __init__(self, batches: DatasetIterator, model: Model, schedule: HookSchedule, *, own_hooks: int = 0) -> None:
@@ -38,11 +32,8 @@ class BatchFusion:
     def next(self, step: int, most: int | None) -> tuple[TensorBatch | None, int]:
         """Return the next rows as one batch, and the number of input batches in it. At the end, the rows are None.
 
-        If the number is 1, the caller must call the hooks that are due at `step`.
-
-        Args:
-            step: Number of the first of these batches in the run, counted from 1.
-            most: Maximum number of batches to return, or None for any number.
+        If the number is 1, the caller must call the hooks that are due at `step`, the number of the first of these
+        batches in the run, counted from 1. It is `most` or less; None stands for any number.
         """
         if self._rows and not self._watched:
             without_hooks = self._schedule.steps_without(step, self._rows if most is None else min(self._rows, most))

@@ -89,10 +89,9 @@ class WeightsAndFeatures(NamedTuple):
 
 
 def weight_arguments(weights: Any) -> tuple[Any, ...]:
-    """Return what a head's loss and metrics take after the labels: weights and, if the loss needs them, features.
+    """Return what a head's loss and metrics take after the labels: weights and, if needed, features.
 
-    Args:
-        weights: ``weights`` of a `TensorBatch`.
+    `weights` is that of a `TensorBatch`.
     """
     return tuple(weights) if isinstance(weights, WeightsAndFeatures) else (weights,)
 
@@ -222,14 +221,10 @@ class HostTransform:
 
 
 def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None) -> TensorBatch:
-    """Return one batch as tensors on a device; arrays of strings stay numpy arrays.
+    """Return one batch of a Dataset as tensors on a device; arrays of strings stay numpy arrays.
 
-    Args:
-        features: Features as a Dataset yields them.
-        labels: Labels as a Dataset yields them, or None.
-        device: The device.
-        floating: Dtype to convert floating features to; None leaves them unchanged. If this is float32, float64 labels
-            become float32 as well, because float64 is only numpy's default. Integers stay integers.
+    Floating features get the dtype `floating`, unless it is None. If this is float32, float64 labels become float32 as
+    well, because float64 is only numpy's default. Integers stay integers.
     """
     weights, raw = None, features
     if isinstance(features, Mapping):

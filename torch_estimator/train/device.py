@@ -21,9 +21,6 @@ def device_of(config: RunConfig) -> str:
 
     ``"auto"`` takes a GPU if there is one. The processes of a host take its GPUs in turn. The processes of a cluster
     with parameter servers take the CPU, because the servers send and receive arrays of the CPU's memory.
-
-    Raises:
-        InvalidValueError: The device is not there, or is a GPU in a cluster with parameter servers.
     """
     task, wanted = config.task, config.device
     if wanted == "cpu":

@@ -34,8 +34,7 @@ _PROGRESS_LINES = 10
 class EvaluationResult(dict[str, float]):
     """Results of one evaluation: a dict from the name of a metric to its value.
 
-    Attributes:
-        batches: Number of batches that the metrics were computed from; if there were none, all metrics are 0.
+    `batches` counts the batches that the metrics were computed from; if there were none, all metrics are 0.
     """
 
     def __init__(self, metrics: Iterable[tuple[str, float]], *, batches: int) -> None:
@@ -54,23 +53,11 @@ def run_evaluation(
     eval_dir: str | None = None,
     share: EvaluationShare | None = None,
 ) -> EvaluationResult:
-    """Evaluate a model batch by batch and return its metrics.
+    """Evaluate a model, which was built for evaluation and has its weights, batch by batch; return its metrics.
 
-    Args:
-        model: A model that was built for evaluation and has its weights already.
-        dataset: The evaluation data.
-        global_step: Global step of the weights, which becomes part of the result.
-        steps: Number of batches to evaluate, or None for all.
-        hooks: Hooks, called as in training, except that ``context.global_step`` does not change.
-        model_dir: The job's directory, for the hooks.
-        eval_dir: The directory into which hooks write summaries.
-        share: The processes that share the evaluation, or None; hooks run in the first process only.
-
-    Returns:
-        The metrics, ``loss`` (the mean of the batches' losses, with equal weights) and ``global_step``.
-
-    Raises:
-        Preempted: A signal has ended the evaluation of an input without end.
+    They include ``loss``, the mean of the batches' losses with equal weights, and ``global_step``. Hooks are called as
+    in training, except that ``context.global_step`` does not change; with a `share`, they run in the first process
+    only. Raise `Preempted` if a signal has ended the evaluation of an input without end.
     """
     scores = Scores(model)
     steps = None if steps is None else int(steps)

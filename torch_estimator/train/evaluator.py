@@ -25,13 +25,7 @@ from torch_estimator.train.random_state import drawing_alike, isolated
 class CheckpointEvaluator:
     """Evaluator of the checkpoints of one model directory. Consecutive evaluations reuse one model object.
 
-    Args:
-        builder: Builds the model.
-        config: The job's settings.
-        model_dir: The job's directory.
-
-    Attributes:
-        specs: The evaluations of the `train_and_evaluate` call that is running; empty if none is.
+    `specs` are the evaluations of the `train_and_evaluate` call that is running; empty if none is.
     """
 
     def __init__(self, builder: ModelBuilder, config: RunConfig, model_dir: str) -> None:
@@ -46,12 +40,9 @@ class CheckpointEvaluator:
     ) -> EvaluationResult:
         """Evaluate a checkpoint and write its metrics as summaries.
 
-        Args:
-            spec: The input, the number of batches, the hooks and the name.
-            path: A checkpoint, or a directory, which stands for its newest checkpoint; None for the initial weights.
-            share: The processes that share the evaluation, or None.
-            is_in_job: Whether these processes train the model together. They have compared it already, so it is not
-                compared again.
+        `path` is a checkpoint, or a directory, which stands for its newest checkpoint; None for the initial weights.
+        `is_in_job` says that these processes train the model together. They have compared it already, so it is not
+        compared again.
         """
         with isolated(self._config.random_seed), ExitStack() as stack:
             stack.enter_context(nullcontext() if share is None else share.working())
@@ -90,19 +81,9 @@ class CheckpointEvaluator:
         hooks: Sequence[Hook],
         eval_dir: str,
     ) -> tuple[Model, EvaluationResult]:
-        """Evaluate weights that are in memory, without reading or writing a checkpoint.
+        """Evaluate weights in memory, without reading or writing a checkpoint; return the model and the metrics.
 
-        Args:
-            model: The model that the previous call returned, or None.
-            weights: Parameters and buffers, by name.
-            input_fn: Function that returns the evaluation data.
-            global_step: Global step of the weights.
-            steps: Number of batches to evaluate, or None for all.
-            hooks: Hooks that are called while the evaluation runs.
-            eval_dir: The directory into which hooks write summaries.
-
-        Returns:
-            The model, for the next call, and the metrics.
+        `model` is what the previous call returned, or None.
         """
         with isolated(self._config.random_seed):
             model = model or self._builder.build(ModeKeys.EVAL, self._config, restored=True)

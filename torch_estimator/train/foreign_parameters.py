@@ -14,14 +14,7 @@ def check_leaves(loss: Tensor, module: nn.Module) -> None:
 
     Any other parameter would neither be updated nor saved in checkpoints. This happens easily with
     `Estimator.from_module`, which trains a copy of the module that it is given: a penalty in the loss that reads the
-    weights of the original module would have no effect.
-
-    Args:
-        loss: A scalar whose autograd graph has not been freed yet.
-        module: The trained module.
-
-    Raises:
-        InvalidValueError: The loss depends on a parameter outside of the module that requires gradients.
+    weights of the original module would have no effect. The autograd graph of the loss must not have been freed yet.
     """
     known = set(module.parameters())
     for leaf in _leaves(loss):

@@ -71,19 +71,13 @@ def run_training(
 ) -> TrainingResult:
     """Train until ``last_step`` or the end of the input, or until a hook or a signal asks to stop.
 
-    Args:
-        steps: Takes the steps.
-        context: State of the run. Its global step is the step to start from, and is updated after every step.
-        last_step: Global step to stop at, or None.
-        hooks: The hooks, called in this order. Only for ``end``, the hook that saves the last checkpoint comes first.
-        look: Returns what is not finite in the batch of a loss that is not, or None if the batch is gone. Its arguments
-            are the number of steps that the last call of `Steps.take` took, and how many steps later than the loss the
-            last of them was.
+    The global step of `context` is the step to start from, and is updated after every step. Hooks are called in their
+    order; only for ``end``, the hook that saves the last checkpoint comes first. `look` returns what is not finite in
+    the batch of a loss that is not, or None if the batch is gone. Its arguments are the number of steps that the last
+    call of `Steps.take` took, and how many steps later than the loss the last of them was.
 
-    Raises:
-        NanLossDuringTrainingError: A loss, or a trained variable that was to be saved, is NaN or infinite, and
-            ``context.fail_on_nan_loss`` is True. After such a loss no hooks are called, so the damaged weights are not
-            saved.
+    After a loss, or a trained variable to be saved, that is NaN or infinite, no hooks are called, so the damaged
+    weights are not saved. If ``context.fail_on_nan_loss`` is True, `NanLossDuringTrainingError` is raised.
     """
     start = context.global_step
     for hook in hooks:
@@ -173,9 +167,7 @@ class _LossWatch:
     def sees_damage(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
         """Return whether a loss up to now is NaN or infinite; if so, log that training ends, or raise an error.
 
-        Args:
-            losses: Losses of the last steps.
-            at_once: Whether losses on a GPU must be checked now.
+        With `at_once`, losses on a GPU are checked now.
         """
         if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].device.type != "cpu"):
             # The last loss is enough: `Steps.take` stops at the first loss that is not finite.

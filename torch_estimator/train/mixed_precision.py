@@ -16,10 +16,7 @@ def in_bfloat16(loss_fn: Callable[..., Tensor], device: torch.device) -> Callabl
 
     The module's outputs are converted back to float32 before the loss reads them, because the 8 bits of precision of
     bfloat16 are too few for the logarithm of a probability. Parameters and their gradients always stay float32.
-
-    Args:
-        loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar; it calls the module one or more times.
-        device: The device that the module is on.
+    ``loss_fn(module, features, labels, weights)`` may call the module several times.
     """
 
     def loss(module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:

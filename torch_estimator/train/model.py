@@ -138,13 +138,7 @@ class Model:
         return self.head.loss(outputs, labels, *weight_arguments(weights), **named)  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
-        """Call the user's optimizer factory; return the optimizers and learning-rate schedules that it makes.
-
-        Raises:
-            InvalidTypeError: The factory returns something other than optimizers and schedules around them, or it does
-                not take the module's parameters as its only argument.
-            InvalidValueError: The module has no parameters to train.
-        """
+        """Call the user's optimizer factory; return the optimizers and learning-rate schedules that it makes."""
         assert self.spec.optimizer is not None
         named = list(self.module.named_parameters())
         if not any(parameter.requires_grad for _, parameter in named):
@@ -191,11 +185,7 @@ class Model:
         return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given.
-
-        Raises:
-            CheckpointError: The checkpoint belongs to another model.
-        """
+        """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given."""
         variables, checkpoint = self._shared(checkpoint)
         if IMPORTED in checkpoint.state:
             self._check_hashes(checkpoint)
@@ -224,9 +214,6 @@ class Model:
         """Copy a checkpoint's optimizer state into the optimizer that is a part of the module, as in a Keras model.
 
         Nothing is copied if the checkpoint was trained with another kind of optimizer.
-
-        Raises:
-            CheckpointError: The state of the optimizer has other shapes than the state in the checkpoint.
         """
         optimizers, _ = self.make_optimizers()
         if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
@@ -235,8 +222,7 @@ class Model:
     def check_strings_seen(self, checkpoint: Checkpoint) -> None:
         """Check that an export can hold the hashes of strings that farmhash gives the model's columns.
 
-        Raises:
-            InvalidValueError: The checkpoint was imported from TensorFlow, where no strings are recorded.
+        It cannot if the checkpoint was imported from TensorFlow, where no strings are recorded.
         """
         columns = [] if self.spec.transform is None else self.spec.transform.hashed_with("farmhash")
         if IMPORTED in checkpoint.state and columns:
@@ -296,11 +282,7 @@ class Model:
         return variables, dataclasses.replace(checkpoint, variables=without(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
-        """Copy parameters and buffers from memory into those of the same names in the module.
-
-        Raises:
-            CheckpointError: ``source`` lacks a variable of the model, or has it in another shape.
-        """
+        """Copy parameters and buffers from memory into those of the same names in the module."""
         for tensor in source.values():
             check_whole(tensor, "Evaluating what is in training")
         passing = sorted(set(source) - set(self.variables()))
@@ -311,12 +293,7 @@ class Model:
             _copy(given.variables, variables)
 
     def warm_start(self, checkpoint: Checkpoint, settings: WarmStartSettings) -> None:
-        """Copy weights from another job's checkpoint into the module, but not the global step or the optimizer state.
-
-        Raises:
-            CheckpointError: The checkpoint lacks a variable that is to be copied, or has it in another shape.
-            InvalidValueError: ``settings`` do not fit the model.
-        """
+        """Copy weights from another job's checkpoint into the module, without global step and optimizer state."""
         if IMPORTED in checkpoint.state:
             self._check_hashes(checkpoint)
         names = warm_start(self.module, checkpoint, settings)
@@ -384,10 +361,7 @@ class LossBuffers:
     """Saving and restoring of a loss module's buffers that training changes, such as a running mean.
 
     Buffers that never change, such as class weights, are not saved: a resumed run uses those of its program, which the
-    user may have edited.
-
-    Args:
-        loss: The ``loss`` of an `EstimatorSpec`; a loss that is not a module has no buffers.
+    user may have edited. A `loss` that is not a module has no buffers.
     """
 
     def __init__(self, loss: object) -> None:

@@ -45,12 +45,8 @@ class TrainedModule:
 class ModelBuilder:
     """Builder of the models of one Estimator.
 
-    Args:
-        model_fn: The user's function.
-        params: The ``params`` of ``model_fn``.
-        warm_start: The weights to start with if there is no checkpoint, or None.
-        trained: The module of the last training; shared with Estimators derived from this one.
-        seen: The first rows of the last input; shared with Estimators derived from this one.
+    `warm_start` gives the weights to start with if there is no checkpoint. `trained` (the module of the last training)
+    and `seen` (the first rows of the last input) are shared with Estimators derived from this one.
     """
 
     def __init__(
@@ -68,11 +64,7 @@ class ModelBuilder:
         self.seen = seen
 
     def spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
-        """Call the ``model_fn`` and return its `EstimatorSpec`.
-
-        Raises:
-            InvalidValueError: The function returns something other than an `EstimatorSpec`.
-        """
+        """Call the ``model_fn`` and return its `EstimatorSpec`."""
         spec = self.model_fn(**_named_in(self.model_fn, {"mode": mode, "params": params, "config": config}))
         if not isinstance(spec, EstimatorSpec):
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
@@ -89,13 +81,8 @@ class ModelBuilder:
     ) -> Model:
         """Call the ``model_fn`` and return the model that it describes.
 
-        Args:
-            mode: What the model is for.
-            config: The settings that the ``model_fn`` is called with.
-            device: The device, as torch names it; None for that of ``config``.
-            restored: Whether the caller will restore a checkpoint before it uses the model. If so, the initial values
-                of large tables are not drawn, which saves time.
-            moved: Whether to move the module to its device now.
+        If the caller will restore a checkpoint before it uses the model (`restored`), the initial values of large
+        tables are not drawn, which saves time. `moved` says whether to move the module to its device now.
         """
         logger.info("Calling model_fn.")
         with tables_of_checkpoint(restored=restored) as left_at_zero:
@@ -113,11 +100,7 @@ class ModelBuilder:
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
         """Call an ``input_fn`` and return its data as a Dataset; each replica on a machine gets a part of the batches.
 
-        Args:
-            input_fn: The user's function.
-            mode: What the data is for.
-            config: The settings that the function is called with.
-            task: Rank of this process among the processes that share the input; None if this process reads all of it.
+        `task` has the rank of this process among those that share the input; None if this process reads all of it.
         """
         size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
         in_sync = 1 if task is None or task.num_ps else size
@@ -133,11 +116,8 @@ class ModelBuilder:
     def restore(self, model: Model, source: str | None, model_dir: str) -> Checkpoint | None:
         """Copy a checkpoint into a model and return the checkpoint, or None if the model keeps its initial weights.
 
-        Args:
-            model: The model.
-            source: A checkpoint, or a directory, which stands for its newest checkpoint. None keeps the initial
-                weights, or copies those of the warm start if there is one.
-            model_dir: The job's directory, for the log.
+        `source` is a checkpoint, or a directory, which stands for its newest checkpoint. None keeps the initial
+        weights, or copies those of the warm start if there is one. `model_dir` is for the log.
         """
         if source is None:
             if self.warm_start is None:
@@ -155,9 +135,6 @@ class ModelBuilder:
 
         A ``model_fn`` may return the same module in every mode. An evaluation works on a copy then, so that it does not
         change the training.
-
-        Raises:
-            InvalidValueError: A strategy has sharded the module already.
         """
         if any(map(is_sharded, spec.module.parameters())):
             raise InvalidValueError(

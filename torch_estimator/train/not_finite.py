@@ -14,12 +14,8 @@ from torch_estimator.train.batches import TensorBatch
 def not_finite_in(batch: TensorBatch, transform: FeatureTransform | None) -> str:
     """Return which numbers of a batch are NaN or infinite, such as "the feature 'x' is NaN in 1 of 8 rows (row 2)".
 
-    Args:
-        batch: The batch.
-        transform: Made its features from feature columns; None if it holds the features of the input.
-
-    Returns:
-        An empty text if all numbers are finite.
+    Return an empty text if all are finite. `transform` made the features of the batch from feature columns; None if it
+    holds the features of the input.
     """
     named = dict(_named(batch.features, ""))
     columns = {} if transform is None else dict(transform.tensors_of_numbers())

@@ -38,11 +38,9 @@ def observed(context: RunContext) -> Iterator[None]:
 class Observer:
     """Extra forward passes of a module in Python, for hooks that observe a compiled model.
 
-    Args:
-        module: The module. Forward hooks that are registered on it now count as a part of the model. Hooks that are
-            registered later count as observers.
-        watched: Objects of the user that the forward pass also uses, such as the loss. If they are modules, their
-            buffers are restored as well.
+    Forward hooks that are registered on the module now count as a part of the model, later ones as observers. `watched`
+    are objects of the user that the forward pass also uses, such as the loss. If they are modules, their buffers are
+    restored as well.
     """
 
     def __init__(self, module: nn.Module, watched: Sequence[object] = ()) -> None:
@@ -56,10 +54,8 @@ class Observer:
     def observe(self, forward: Callable[[], object], others: Sequence[Tensor] = ()) -> list[Summary]:
         """Run an extra forward pass, undo what it changes, and return the summaries that it made.
 
-        Args:
-            forward: Function that runs the pass.
-            others: Tensors outside of the module that the pass may change. Only those given in the first call are
-                examined.
+        `others` are tensors outside of the module that the pass may change. Only those given in the first call are
+        examined.
         """
         with isolated(None), _buffers_restored(self._modules), self._tensors_restored(others), recording() as summaries:
             forward()

@@ -21,12 +21,6 @@ class Schedules:
     Checkpoints contain no state of schedules. A schedule depends only on the number of steps, so a resumed run makes a
     new schedule and advances it to the global step of the checkpoint. If the user has changed the schedule before
     resuming, training continues as if the new schedule had been used from the start.
-
-    Args:
-        schedulers: New schedules, not yet advanced.
-
-    Raises:
-        InvalidTypeError: A schedule needs a metric at every step.
     """
 
     def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
@@ -46,11 +40,7 @@ class Schedules:
             self.advance()
 
     def advance(self) -> None:
-        """Advance every schedule by one training step.
-
-        Raises:
-            InvalidValueError: A schedule has come to its end.
-        """
+        """Advance every schedule by one training step; raise if one has come to its end."""
         for scheduler in self._schedulers:
             # Keep torch from warning that `optimizer.step` was not called: `TrainStep` updates parameters without it.
             scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -64,14 +54,7 @@ class Schedules:
 
 
 def optimizers_and_schedules(made: object) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
-    """Return the optimizers, and the schedules around them, in the result of an optimizer factory.
-
-    Args:
-        made: What the factory returned: an optimizer, a schedule around one, or a list of these.
-
-    Raises:
-        InvalidTypeError: The factory returned something else, or a schedule that needs a metric.
-    """
+    """Return the optimizers, and the schedules around them, that a factory made: one of either, or a list."""
     flat = list(made) if isinstance(made, list | tuple) and made else [made]
     # Take each optimizer once, because the list may contain both an optimizer and a schedule around it.
     optimizers = {id(one): one for one in map(_optimizer_of, flat)}
@@ -109,13 +92,12 @@ class OptimizerNumbers:
     """Saving and restoring of optimizers' numbers and strings: settings of parameter groups, and state such as counts.
 
     `restore` sets a changed setting only if its initial value in this run equals the one in the saved run. Otherwise
-    the user has edited the program and wants the new value. A setting that an optimizer adds while it trains, such as
-    a number of steps, begins as None. Settings that a schedule changes are neither saved nor restored, because the
+    the user has edited the program and wants the new value. A setting that an optimizer adds while it trains, such as a
+    number of steps, begins as None. Settings that a schedule changes are neither saved nor restored, because the
     schedule computes them from the global step. The number of batches in sums of gradients is always saved: where a
     process takes over the state of another one, it may have to become 0 again.
 
-    Args:
-        optimizers: New optimizers, before their first step.
+    Make this object before the optimizers' first step.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:

@@ -36,22 +36,7 @@ def run_prediction(
     single_examples: bool,
     model_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield predictions batch by batch, or example by example.
-
-    Args:
-        model: A model that was built for prediction and has its weights already.
-        dataset: The input.
-        global_step: Global step of the weights, for the hooks.
-        keys: The predictions to yield; None for all.
-        hooks: Hooks, called as in training.
-        single_examples: Whether to yield single examples instead of batches.
-        model_dir: The job's directory, for the hooks.
-
-    Raises:
-        InvalidTypeError: A prediction is not a tensor.
-        InvalidValueError: None of ``keys`` is among the predictions, predictions differ in length, or a feature or
-            layer to forward does not exist or has the name of a prediction.
-    """
+    """Yield predictions of a model, which was built for prediction and has its weights, by batch or by example."""
     all_hooks = (*model.spec.prediction_hooks, *hooks)
     with ExitStack() as stack:
         writers = stack.enter_context(EventWriters())
@@ -113,15 +98,7 @@ def _predictions(
 
 
 def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Return copies of the raw columns that `forward_features` adds to the predictions.
-
-    Args:
-        raw: ``raw`` of the `TensorBatch`.
-        keys: Names of the columns; None for all.
-
-    Raises:
-        InvalidValueError: The features have no names, or one of the columns is missing.
-    """
+    """Return copies of the raw columns (all for None) that `forward_features` adds to the predictions."""
     if keys is not None and not keys:
         return {}
     if not isinstance(raw, Mapping):

@@ -29,12 +29,7 @@ class Preempted(SystemExit):
 def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
     """While the body runs, let SIGTERM and the first Ctrl-C end training after the current step.
 
-    Args:
-        context: State of the training run.
-        saves: Whether training saves checkpoints, for the log.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed while this process was waiting for other processes.
+    Raise KeyboardInterrupt if Ctrl-C was pressed while this process was waiting for other processes.
     """
 
     def stop(number: int) -> None:

@@ -94,14 +94,8 @@ _SCREEN = Screen()
 class ProgressBar:
     """Progress bar that counts steps and shows figures such as the loss; hidden if stderr is not a terminal.
 
-    While the bar is shown, log lines appear above it.
-
-    Args:
-        title: Text in front of the bar.
-        total: Number of steps at which the bar is full, or None if that is not known.
-        initial: Number of steps at which the bar starts.
-        hidden: Whether to hide the bar because another process shows it.
-        clock: Monotonic clock, in seconds.
+    While the bar is shown, log lines appear above it. It is full at `total` steps, if that is known; `hidden` says that
+    another process shows it.
     """
 
     def __init__(
@@ -146,12 +140,7 @@ class ProgressBar:
         return self.visible and self._clock() >= self._drawn + _REFRESH_SECS
 
     def move_to(self, step: int, **figures: str) -> None:
-        """Move the bar to a step and redraw it, if it is due.
-
-        Args:
-            step: Number of steps that are done.
-            figures: Text to show after the bar, by name.
-        """
+        """Move the bar to a step, with the texts of figures after it, and redraw it, if it is due."""
         if not self.due:
             return
         now = self._clock()

@@ -32,10 +32,8 @@ def seeded(seed: int | None) -> Iterator[None]:
 def isolated(seed: int | None) -> Iterator[None]:
     """Run the body and restore the state of torch's random generators afterwards.
 
-    An evaluation in the middle of a training must not change which numbers the training draws.
-
-    Args:
-        seed: Seed for the body; None continues with the caller's state.
+    An evaluation in the middle of a training must not change which numbers the training draws. Without a seed the body
+    continues with the caller's state.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
@@ -84,11 +82,7 @@ def random_state(*, cpu: bool = True) -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Set torch's random generators to a result of `random_state`; states of GPUs that do not exist are ignored.
-
-    Raises:
-        CheckpointError: The argument is not such a state.
-    """
+    """Set torch's random generators to a result of `random_state`; states of GPUs that do not exist are ignored."""
     try:
         _set(state)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:

@@ -30,10 +30,8 @@ UPDATE = "update"
 class StepRunner:
     """Base class of step runners: a runner takes training steps with one `TrainStep`, in Python or compiled.
 
-    A runner is a context manager. On exit it stops the compilation that it has started, or lets it go on.
-
-    Attributes:
-        in_python: Set this to True to take steps in Python even if there is a compiled step.
+    A runner is a context manager. On exit it stops the compilation that it has started, or lets it go on. Set
+    `in_python` to take steps in Python even if there is a compiled step.
     """
 
     in_python: bool = False
@@ -76,26 +74,21 @@ class StepRunner:
     def is_ready_for(self, batches: Batches, context: RunContext, fill: Callable[[], object] | None = None) -> bool:
         """Return whether a compiled step is ready for the first of these batches.
 
-        Args:
-            batches: The batches.
-            context: What hooks are called with.
-            fill: Writes numbers like those of a batch into the batches, with which the compiled step is compared.
+        `fill` writes numbers like those of a batch into the batches, with which the compiled step is compared.
         """
         return False
 
     def check(self) -> str | None:
         """Compare compiled steps with Python again, unless that was done in the last seconds.
 
-        Returns:
-            What differs, in words that fit after "because"; None if nothing does.
+        Return what differs, as a text that fits after "because"; None if nothing does.
         """
         return None
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
         """Return a function that takes the index of a batch in ``batches``, trains on the batch, and returns its loss.
 
-        Returns:
-            None if `take` has to be used instead.
+        Return None if `take` has to be used instead.
         """
         return None
 
@@ -115,13 +108,8 @@ class MakeRunner(Protocol):
     ) -> StepRunner:
         """Return a runner for ``step``.
 
-        Args:
-            step: The step to take.
-            model: The model that the step trains.
-            config: Settings of the job, of which ``compile`` chooses the runner.
-            before: The runner's `state` in the run before a resume, or None.
-            last_step: Global step at which training ends, or None if that is not known.
-            part: `GRADIENTS` or `UPDATE` if the step is one of these parts; empty for a whole step.
+        `before` is the runner's `state` in the run before a resume, or None. `part` is `GRADIENTS` or `UPDATE` if the
+        step is one of these parts; empty for a whole step.
         """
 
 

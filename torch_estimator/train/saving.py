@@ -28,16 +28,9 @@ _HOOKS = "hooks"
 
 
 class TrainingSaver:
-    """Saver of the checkpoints of one training. `CheckpointSaverHook` decides when to save.
+    """Saver of the checkpoints of one training. `CheckpointSaverHook`, which the caller sets, decides when to save.
 
-    Args:
-        training: The training.
-        session: Returns the content of checkpoints, which depends on the strategy.
-        writer: Writes the checkpoints.
-
-    Attributes:
-        writer: The writer.
-        hook: The hook that decides when to save; the caller sets it.
+    The session returns the content of checkpoints, which depends on the strategy.
     """
 
     hook: CheckpointSaverHook
@@ -57,16 +50,10 @@ class TrainingSaver:
         self._session.refresh(context)
 
     def save(self, step: int, *, wait: bool) -> None:
-        """Save the current state of the training as the checkpoint of a global step.
+        """Save the current state of the training as the checkpoint of a global step; with `wait`, until it can be read.
 
-        Args:
-            step: The global step.
-            wait: Whether to return only after the checkpoint is complete, so that it can be read.
-
-        Raises:
-            CheckpointError: The previous checkpoint could not be written, or this one cannot.
-            NotFinite: A trained variable is NaN or infinite.
-            CompiledStepError: A compiled step computes something else than Python.
+        Raise `NotFinite` if a trained variable is NaN or infinite, and `CompiledStepError` if a compiled step computes
+        something else than Python.
         """
         check_finite(self._training.trained_variables())
         if difference := self._training.difference_of_compiled_steps():

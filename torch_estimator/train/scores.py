@@ -31,17 +31,8 @@ class Scores:
     """Sums of one evaluation: metrics of the head, metrics of `add_metrics`, and the batches' losses.
 
     Several batches of equal length may be added at once. If the head treats every example independently, they are
-    processed together; if not, they are split again.
-
-    Args:
-        model: A model that was built for evaluation.
-
-    Attributes:
-        batches: Number of batches that were added up to now.
-        wants_raw: Whether a metric reads the raw columns of a batch.
-
-    Raises:
-        InvalidValueError: A metric of the head has a reserved name.
+    processed together; if not, they are split again. `wants_raw` says whether a metric reads the raw columns of a
+    batch.
     """
 
     def __init__(self, model: Model) -> None:
@@ -56,13 +47,7 @@ class Scores:
         self._loss = 0.0
 
     def add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:
-        """Add the losses of one or more batches; return the loss of the last batch.
-
-        Args:
-            outputs: Outputs of the module for all rows of the batches.
-            tensors: The rows of the batches.
-            batches: Number of batches in these rows.
-        """
+        """Add the losses of batches, by the module's outputs for all of their rows; return the last batch's loss."""
         with _without_process_group():
             return self._add_losses(outputs, tensors, batches)
 
@@ -95,14 +80,7 @@ class Scores:
                 self._extra.update(one, part)
 
     def compute(self, global_step: int) -> dict[str, float]:
-        """Return all metrics and the mean ``loss``; the loss is 0 if there was no batch.
-
-        Args:
-            global_step: Global step of the model, for messages.
-
-        Raises:
-            InvalidValueError: A metric that compares predicted classes is NaN, which NaN predictions cause.
-        """
+        """Return all metrics and the mean ``loss``; the loss is 0 if there was no batch."""
         with _without_process_group():
             metrics, extra = self._metrics.compute(), self._extra.compute()
         broken = [key for key, value in metrics.items() if key.split("/")[0] in _OF_CLASSES and math.isnan(value)]
@@ -146,12 +124,7 @@ def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[A
 class ExtraMetrics:
     """Metrics that the user added by `add_metrics`. A metric names its arguments: labels, predictions or features.
 
-    Args:
-        model: A model that was built for evaluation.
-
-    Attributes:
-        wanted: Whether there are any such functions.
-        wants_raw: Whether one of the functions takes raw features.
+    `wanted` says whether there are any such functions, `wants_raw` whether one of them takes raw features.
     """
 
     def __init__(self, model: Model) -> None:
@@ -162,12 +135,7 @@ class ExtraMetrics:
         self.wants_raw = self.wanted and "features" in self._arguments
 
     def update(self, outputs: Any, batch: TensorBatch) -> None:
-        """Update all metrics with one batch.
-
-        Args:
-            outputs: Outputs of the module for the batch.
-            batch: The batch.
-        """
+        """Update all metrics with one batch."""
         if not self.wanted:
             return
         arguments: dict[str, Any] = {}

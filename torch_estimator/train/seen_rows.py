@@ -19,10 +19,8 @@ class SeenRows:
     """Rows of raw features, as they come from the input and before any preprocessing by a model.
 
     An Estimator shares one object with the Estimators that are derived from it. Keeping the rows of the census model
-    takes 0.2 ms, once for each training or evaluation.
-
-    Attributes:
-        rows: One dict per row: a value by the name that the feature has in an export. Empty until something was read.
+    takes 0.2 ms, once for each training or evaluation. `rows` holds one dict per row: a value by the name that the
+    feature has in an export; it is empty until something was read.
     """
 
     def __init__(self) -> None:

@@ -24,16 +24,9 @@ SparseGrad = tuple[Tensor, Tensor]
 class SparseUpdate:
     """Sparse update of one embedding table by its optimizer.
 
-    Args:
-        table: The table.
-        optimizer: The optimizer that updates the table's weight.
-        group: Settings of the parameter group that contains the weight.
-        shared: Whether `gradient` also returns the share of each lookup: 1 / n for a row that the batch looks up n
-            times. Clipping by norm needs it, to count each row once.
-
-    Attributes:
-        before_change: Called in Python steps with each tensor of the shape of the table, and with the positions of its
-            elements that are about to be changed.
+    With `shared`, `gradient` also returns the share of each lookup: 1 / n for a row that the batch looks up n times.
+    Clipping by norm needs it, to count each row once. `before_change` is called in Python steps with each tensor of the
+    shape of the table, and with the positions of its elements that are about to be changed.
     """
 
     def __init__(self, table: Table, optimizer: Optimizer, group: LiveGroup, *, shared: bool) -> None:
@@ -60,12 +53,8 @@ class SparseUpdate:
     def sparse_gradient(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> SparseGrad | None:
         """Return the sparse gradient of this table: the id and the gradient of each lookup; ids may repeat.
 
-        Args:
-            gathered: The lookups of all tables.
-            gradients: Gradient of the rows of each lookup; None if the loss does not depend on them.
-
-        Returns:
-            None if the table gets no gradient.
+        `gathered` holds the lookups of all tables; a gradient is None if the loss does not depend on the rows of that
+        lookup. Return None if the table gets no gradient.
         """
         dim = self.table.dim
         mine = [
@@ -79,12 +68,7 @@ class SparseUpdate:
         return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
 
     def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
-        """Add up the gradients of equal ids; return a gradient in which every occurrence of an id has the sum.
-
-        Args:
-            ids: Ids of the rows, int64 ``[lookups]``.
-            gradient: Gradients of the rows, float32 ``[lookups, dim]``.
-        """
+        """Add up the gradients, ``[lookups, dim]``, of equal ids; every occurrence of an id gets the sum."""
         dim = self.table.dim
         rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)

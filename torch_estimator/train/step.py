@@ -130,9 +130,8 @@ class TrainStep:
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """Run the part of a step that can be compiled: all except optimizers of `torch.optim` and schedules.
 
-        Returns:
-            The loss, and the gradients for the optimizers of `torch.optim`. `finish` runs these optimizers, because
-            their ``step`` cannot be part of a graph.
+        Return the loss, and the gradients for the optimizers of `torch.optim`. `finish` runs these optimizers, because
+        their ``step`` cannot be part of a graph.
         """
         loss, dense, sparse = self.differentiate(features, labels, weights)
         with torch.no_grad():
@@ -165,9 +164,6 @@ class TrainStep:
 
         The second check walks the whole autograd graph, which can take longer than a step. So it is made only for the
         first loss, and for the next one after `check_again`.
-
-        Raises:
-            InvalidValueError: The loss depends on no parameter, or on one that does not belong to the module.
         """
         if not loss.requires_grad:
             raise InvalidValueError(
@@ -191,8 +187,7 @@ class TrainStep:
     def apply(self, dense: Sequence[Tensor | None], sparse: Sequence[SparseGrad | None]) -> list[Tensor | None]:
         """Use the gradients that `differentiate` has returned: add them to sums, or clip them and update parameters.
 
-        Returns:
-            The gradients for optimizers of `torch.optim`; see `compute`.
+        Return the gradients for optimizers of `torch.optim`; see `compute`.
         """
         if self.accumulation:
             dense, sparse = self.accumulation.add(dense, sparse)
@@ -233,9 +228,7 @@ class TrainStep:
     def end(self, steps: int = 1, *, advances: bool = True) -> None:
         """Complete one or several steps in Python: update with sums of gradients if that is due; advance the schedules.
 
-        Args:
-            steps: Number of the steps. An update may be due only after the last of them.
-            advances: Whether to advance the schedules, by one step.
+        An update may be due only after the last of the steps. The schedules advance by one step.
         """
         if self.accumulation and (due := self.accumulation.count(steps)):
             with torch.no_grad():
@@ -289,8 +282,7 @@ class TrainStep:
     def use_tensors(self, *, of_torch: bool) -> list[Tensor]:
         """Replace optimizer settings that may change, such as the learning rate, by tensors; return the tensors.
 
-        Args:
-            of_torch: Whether to do the same for optimizers of `torch.optim`.
+        With `of_torch`, do the same for optimizers of `torch.optim`.
         """
         return [
             tensor
@@ -375,13 +367,7 @@ def _laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
 
 
 def _clip(clipping: Clipping, gradients: list[Gradient | None], places: Sequence[int]) -> None:
-    """Clip some gradients of a list together, and replace them in the list.
-
-    Args:
-        clipping: How to clip.
-        gradients: The list.
-        places: Indices of the gradients to clip.
-    """
+    """Clip the gradients at some places of a list together, and replace them in the list."""
     present = [(place, one) for place in places for one in [gradients[place]] if one is not None]
     if present:
         for (place, gradient), values in zip(present, clipping([one for _, one in present]), strict=True):

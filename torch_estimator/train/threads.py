@@ -24,13 +24,8 @@ def threads_for(module: nn.Module, rows: int, *, with_input_thread: bool = False
     For a matrix product of a few microseconds, waking threads costs more than it saves. On a machine with other work it
     costs far more: 90 steps/s instead of 570 for the census model with batches of 40 rows on two busy cores. So small
     batches run on one thread. This applies only to modules that set ``multiply_adds_per_row``; other modules keep
-    torch's number of threads.
-
-    Args:
-        module: The module to run.
-        rows: Number of rows in the batch.
-        with_input_thread: Whether an input thread reads ahead at the same time. If so, a cheap module leaves one core
-            to that thread.
+    torch's number of threads. If an input thread reads ahead at the same time, a cheap module leaves one core to that
+    thread.
     """
     per_row = getattr(module, "multiply_adds_per_row", None)
     threads = torch.get_num_threads()

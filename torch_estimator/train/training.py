@@ -163,11 +163,7 @@ class Training:
     def restore(self, own_state: Mapping[str, Any]) -> None:
         """Restore the model, the optimizers and the schedules from the checkpoint, if there is one.
 
-        Args:
-            own_state: This process's part of the checkpoint's state.
-
-        Raises:
-            CheckpointError: The checkpoint belongs to another model.
+        `own_state` is this process's part of the checkpoint's state.
         """
         if self.checkpoint is None:
             return
@@ -190,11 +186,10 @@ class Training:
         self._batches = self.model.batches(self._dataset)
 
     def restore_input(self, position: Mapping[str, Any], *, starts_over: bool | None = None) -> None:
-        """Restore the position in the input, and the state of the random generators.
+        """Restore the position in the input, and the state of the random generators, from a result of `input_position`.
 
-        Args:
-            position: Result of `input_position`; empty for the beginning of the input.
-            starts_over: Whether an input that had ended starts over; None stands for the constructor's argument.
+        An empty one stands for the beginning of the input. `starts_over` says whether an input that had ended starts
+        over; None stands for the constructor's argument.
         """
         starts_over = self.starts_input_over if starts_over is None else starts_over
         if self.config.resume_input and INPUT in position and not (position.get(INPUT_ENDED) and starts_over):
@@ -211,13 +206,7 @@ class Training:
     ) -> TrainingResult:
         """Train to the last step or the end of the input, or until a hook or a signal asks to stop.
 
-        Args:
-            session: The session whose `Session.begin` was called for this training.
-            hooks: The user's hooks.
-            listeners: Listeners that are called before and after each checkpoint.
-
-        Raises:
-            NanLossDuringTrainingError: The loss or a trained variable is NaN or infinite; see `run_training`.
+        `Session.begin` of the session was called for this training. See `run_training`.
         """
         resumed_at = None if self.checkpoint is None else self.checkpoint.step
         if self.checkpoint is None and isinstance(self.model.module, SizedByInput):
@@ -289,10 +278,7 @@ class Training:
     def runner(self, step: TrainStep, before: Any, part: str = "") -> StepRunner:
         """Return an object that takes ``step`` in Python or compiled, as ``RunConfig(compile=...)`` says.
 
-        Args:
-            step: The step.
-            before: The runner's `StepRunner.state` in the run before a resume, or None.
-            part: Part of a step; see `MakeRunner`.
+        See `MakeRunner` for `before` and `part`.
         """
         runner = self._make_runner(step, self.model, self.config, before=before, last_step=self.last_step, part=part)
         self._runners.add(runner)
@@ -313,8 +299,7 @@ class Training:
     def next_batches(self, most: int) -> Batches | None:
         """Return the next batches, or None at the end of the input.
 
-        Args:
-            most: Maximum number of batches. Fewer are returned if the next ones are not in one block of memory.
+        There are fewer than `most` if the next ones are not in one block of memory.
         """
         # Free the memory of the batches before the next ones are read.
         self._last_batches = None
@@ -346,9 +331,7 @@ class Training:
     def _look_for_not_finite(self, taken: int, back: int) -> str | None:
         """Return what is not finite in a batch, or None if it is gone; see `run_training`.
 
-        Args:
-            taken: Number of steps taken with the last batches.
-            back: Number of the batch, counted backwards from the last one of them that was used.
+        `taken` steps were taken with the last batches; `back` counts backwards from the last one of them that was used.
         """
         number = taken - 1 - back
         if self._last_batches is None or not 0 <= number < self._last_batches.count:
@@ -366,8 +349,7 @@ class Training:
     def input_position(self, *, cpu_generator: bool = True) -> dict[str, Any]:
         """Return the position in the input and the random states, as values that JSON can represent.
 
-        Args:
-            cpu_generator: Whether to include the state of torch's random generator on the CPU, which is 5 kB.
+        `cpu_generator` includes the state of torch's random generator on the CPU, which is 5 kB.
         """
         return {
             INPUT: self._batches.state(),
@@ -452,14 +434,9 @@ class Training:
 def own_state(state: Mapping[str, Any], rank: int, size: int, own_keys: Sequence[str] = ()) -> dict[str, Any]:
     """Return the part of a checkpoint's state that the process with rank ``rank`` restores.
 
-    If the checkpoint was saved by more or fewer processes, the batches are divided in another way now. So the position
-    of the input is left out, and a warning is logged.
-
-    Args:
-        state: The state in a checkpoint.
-        rank: Rank of the process.
-        size: Number of processes that train now.
-        own_keys: Keys whose values each process has separately, in addition to those of its input and its hooks.
+    If the checkpoint was saved by more or fewer processes than train now (`size`), the batches are divided in another
+    way now. So the position of the input is left out, and a warning is logged. `own_keys` are keys whose values each
+    process has separately, in addition to those of its input and its hooks.
     """
     if not state:
         return {}
