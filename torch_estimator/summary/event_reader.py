@@ -67,11 +67,7 @@ def _is_session_start(event: Any) -> bool:
 
 
 class EvaluationReader:
-    """Reader of the evaluation metrics in a directory. Each call reads only event files that are new or have changed.
-
-    Args:
-        eval_dir: Path or URL of the directory.
-    """
+    """Reader of the evaluation metrics in a directory, which reads only event files that are new or have changed."""
 
     def __init__(self, eval_dir: files.PathLike) -> None:
         self.eval_dir = files.as_url(eval_dir)
@@ -117,12 +113,7 @@ def _entries(path: str) -> Iterator[_Entry]:
 def evaluation_since(eval_dir: files.PathLike, checkpoint: str, since: float) -> dict[str, float] | None:
     """Return the metrics that an evaluation of `checkpoint` has written since the time `since`, or None without one.
 
-    The metrics have float32 precision, as in the event file.
-
-    Args:
-        eval_dir: Path or URL of the directory with the event files.
-        checkpoint: Name of the checkpoint.
-        since: Time at which the evaluation began, in seconds since 1970. Earlier evaluations do not count.
+    `since` is in seconds since 1970. The metrics have float32 precision, as in the event file.
     """
     for name in files.listdir(eval_dir):
         if "tfevents" in name:

@@ -31,10 +31,8 @@ class EventWriters:
     """Event writers of one run, one for each directory. All are closed at the end of the ``with`` block.
 
     TensorBoard follows one growing file per directory, so everything that writes into a directory shares a writer.
-
-    Args:
-        resumed_at: Step of the checkpoint that the run resumes from, or None. Readers drop the events that an earlier
-            run wrote after this step.
+    Readers drop the events that an earlier run wrote after the step `resumed_at` of the checkpoint that the run resumes
+    from.
     """
 
     def __init__(self, resumed_at: int | None = None) -> None:
@@ -65,12 +63,7 @@ class EventWriter:
 
     A local file is appended event by event, so a running TensorBoard sees each event immediately. A remote file is
     replaced as a whole, because object stores cannot append: every `flush_secs` seconds in the background, and by
-    `flush` and `close`.
-
-    Args:
-        logdir: Path or fsspec URL of the directory, which is created if it does not exist.
-        flush_secs: Seconds between replacements of a remote file.
-        clock: Function that returns the time of an event, in seconds since 1970.
+    `flush` and `close`. `clock` returns the time of an event, in seconds since 1970.
     """
 
     def __init__(
@@ -86,11 +79,7 @@ class EventWriter:
         self._sink: Sink | None = None
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        """Write one number as the scalar `tag` at a step.
-
-        Raises:
-            UserError: The file cannot be written. The other methods raise it as well.
-        """
+        """Write one number as the scalar `tag` at a step. All methods raise `UserError` if writing fails."""
         self.scalars({tag: value}, step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -219,10 +208,7 @@ class LocalSink:
 class RemoteSink:
     """Remote event file. All records are uploaded again every `flush_secs` seconds, since object stores cannot append.
 
-    Args:
-        path: URL of the object.
-        flush_secs: Seconds between uploads, which run in a thread. An error of an upload is raised by a later call.
-        now: Current time, in seconds since 1970.
+    Uploads run in a thread; an error of one is raised by a later call. `now` is in seconds since 1970.
     """
 
     def __init__(self, path: str, *, flush_secs: float, now: float) -> None:

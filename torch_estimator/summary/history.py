@@ -13,12 +13,7 @@ _EVAL = "eval"
 
 
 class Curve(NamedTuple):
-    """Values of one number at global steps.
-
-    Attributes:
-        steps: Global steps, int64 ``[points]``, in the order of writing.
-        values: The values, float64 ``[points]``.
-    """
+    """Values (float64 ``[points]``) of one number at global steps (int64 ``[points]``), in the order of writing."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -52,11 +47,7 @@ class History(dict[str, Curve]):
 
 
 def read_history(model_dir: str) -> History:
-    """Return the curves in the event files of a job: those of the training, and ``eval/…`` of each evaluation.
-
-    Args:
-        model_dir: Directory of the job.
-    """
+    """Return the curves in the event files of a job: those of the training, and ``eval/…`` of each evaluation."""
     history = History()
     if not files.is_dir(model_dir):
         return history

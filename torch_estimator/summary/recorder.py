@@ -14,11 +14,8 @@ import numpy as np
 class Summary:
     """Summary for TensorBoard: one number, histogram or image.
 
-    Args:
-        kind: How TensorBoard shows the value.
-        tag: Name of the summary.
-        value: For a scalar an array of shape ``[]``; for a histogram numbers of any shape; for an image uint8
-            ``[height, width, channels]``.
+    `value` is an array of shape ``[]`` for a scalar; numbers of any shape for a histogram; uint8 ``[height, width,
+    channels]`` for an image.
     """
 
     kind: Literal["scalar", "histogram", "image"]
