@@ -253,10 +253,7 @@ class Expression:
 def add_to_graph(expression: Expression, graph: Graph, tensors: dict[Expression, str]) -> str:
     """Add the nodes that compute an expression to a graph; return the resulting tensor, ``[N, n]``.
 
-    Args:
-        expression: The expression.
-        graph: The graph.
-        tensors: The tensors of the inputs; those of the computed expressions are added.
+    `tensors` holds the tensors of the inputs; those of the computed expressions are added.
     """
     if expression not in tensors:
         assert expression.operation is not None
@@ -359,11 +356,7 @@ def dtype_of(what: str, values: Sequence[Any], allowed: Sequence[Dtype]) -> Dtyp
 
 
 def as_constants(what: str, values: Sequence[Any], dtype: Dtype) -> list[Any]:
-    """Return constants as Python values.
-
-    Raises:
-        InvalidTypeError: A value is of another type.
-    """
+    """Return constants as Python values."""
     kinds = {"string": str, "int64": int | np.integer, "float32": int | float | np.integer | np.floating}
     for one in values:
         if not isinstance(one, kinds.get(dtype, ())) or isinstance(one, bool):

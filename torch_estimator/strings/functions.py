@@ -254,14 +254,9 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _apply(name: str, operation: Any, operands: Sequence[Any], *, takes: Dtype | None, gives: Dtype) -> Any:
-    """Return the result of an operation that works on each value by itself.
+    """Return the result of an operation that works on each value by itself, on columns of one shape, and constants.
 
-    Args:
-        name: Name of the operation.
-        operation: The operation.
-        operands: Columns of one shape, and constants.
-        takes: Type of the operands; None if the operation takes several.
-        gives: Type of the result.
+    `takes` is None if the operation takes operands of several types.
     """
     if any(isinstance(one, Expression) for one in operands):
         return expression_of(name, operation, operands if takes is None else matched(name, operands, takes), gives)

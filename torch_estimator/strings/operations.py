@@ -53,12 +53,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Split of one string per row.
+    """Split of one string per row, at a regular expression of separators.
 
-    Attributes:
-        pattern: Regular expression of the separators.
-        separator: The separator of parts that may be empty; None leaves empty parts out.
-        n: Number of parts; None for lists.
+    `separator` is that of parts that may be empty; None leaves empty parts out. `n` is the number of parts; None for
+    lists.
     """
 
     pattern: str
@@ -145,10 +143,7 @@ class Lookup:
 class ToNumber:
     """Conversion of text to numbers.
 
-    Attributes:
-        dtype: ``"float32"`` or ``"int64"``.
-        default: Number in place of text that is not a number; None makes onnxruntime fail on it.
-        name: Name of the node that then fails.
+    `default` replaces text that is not a number; None makes onnxruntime fail on it, at the node `name`.
     """
 
     dtype: Literal["float32", "int64"]
@@ -251,10 +246,9 @@ class FloorDivide:
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The larger or smaller of two integers. onnxruntime 1.31 gives wrong ones for Max and Min above 2**31.
+    """The larger or smaller of two integers, chosen by a comparison with the other one.
 
-    Attributes:
-        kind: Comparison of the chosen number with the other one.
+    onnxruntime 1.31 gives wrong ones for Max and Min above 2**31.
     """
 
     kind: Literal["Greater", "Less"]
