@@ -23,16 +23,9 @@ _ADDRESS = re.compile(rf"(?:\[(?P<ipv6>[^\[\]]*)\]|(?P<name>{_NAME})):0*(?P<port
 
 
 def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Check the addresses of a cluster; return them by task type, without types that have no task.
+    """Check the addresses of a cluster, as parsed from JSON; return them by task type, without types that have no task.
 
-    Args:
-        cluster: Dict from task types to lists of addresses, as parsed from JSON. None means an empty one.
-        where: Name of the dict for messages, such as ``TF_CONFIG['cluster']``.
-        types: Task types that may occur.
-
-    Raises:
-        InvalidTypeError: The dict, a list or an address has another type.
-        InvalidValueError: A type is unknown, an address is malformed, or two tasks have the same one.
+    `where` names the dict in messages, such as ``TF_CONFIG['cluster']``. None stands for an empty one.
     """
     if cluster is None:
         return {}
@@ -55,15 +48,7 @@ def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[s
 
 
 def split_address(address: object, where: str) -> tuple[str, int]:
-    """Return host and port of an address.
-
-    Args:
-        address: The address, ``host:port``. An IPv6 host stands in brackets.
-        where: Name of the address for messages.
-
-    Raises:
-        InvalidTypeError: The address is not a string.
-        InvalidValueError: The address is not ``host:port``.
+    """Return host and port of an address, ``host:port``. An IPv6 host stands in brackets.
 
     >>> split_address("[::1]:2222", "address")
     ('::1', 2222)
@@ -96,13 +81,7 @@ def unresolved(host: str, port: int) -> str:
 
 
 def warn_if_unresolved(name: str, peer: str, address: str) -> None:
-    """Log a warning if the host name in a peer's address cannot be resolved now; it may be later, as in Kubernetes.
-
-    Args:
-        name: Name of this process.
-        peer: Name of the process at the address.
-        address: ``host:port``.
-    """
+    """Log a warning if the host name in a peer's address cannot be resolved now; it may be later, as in Kubernetes."""
     if doubt := unresolved(*split_address(address, f"the address of {peer}")):
         logger.warning("%s looks for %s at %s, but %s now.", name, peer, address, doubt)
 

@@ -36,10 +36,6 @@ def task_from_environment(environ: Mapping[str, str] = os.environ) -> Task:
 
     Without any of them the process is the only one of its job.
 
-    Raises:
-        InvalidValueError: A variable has a value that cannot be used.
-        InvalidTypeError: A JSON entry has the wrong type.
-
     >>> str(task_from_environment({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}))
     'worker 0'
     """
@@ -51,11 +47,7 @@ def task_from_environment(environ: Mapping[str, str] = os.environ) -> Task:
 
 
 def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
-    """Return the task that torch.distributed's ``env://`` variables describe; None if RANK or WORLD_SIZE is not set.
-
-    Raises:
-        InvalidValueError: One of the variables is missing or not a usable number.
-    """
+    """Return the task that torch.distributed's ``env://`` variables describe; None if RANK or WORLD_SIZE is not set."""
     if not (environ.get("RANK") and environ.get("WORLD_SIZE")):
         return None
     missing = [name for name in _RANK_VARIABLES if not environ.get(name)]
@@ -79,9 +71,6 @@ def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
     A batch script itself is therefore a job of one process. The ranks find each other at ``MASTER_ADDR`` and
     ``MASTER_PORT``. By default that is the first node of the step, and a port computed from the numbers of the job and
     the step, so that all ranks choose the same one.
-
-    Raises:
-        InvalidValueError: A variable is missing or cannot be used.
     """
     if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
         return None
@@ -107,9 +96,6 @@ def check_trains_alone(environ: Mapping[str, str]) -> None:
 
     Some tools set ``RANK=0`` or ``WORLD_SIZE=1`` for every process, which is harmless. Other values, and ``RANK=0``
     with a ``MASTER_ADDR``, mean that the job has several processes, which do not know enough to find each other.
-
-    Raises:
-        InvalidValueError: The job has other processes.
     """
     for name, other, alone in (("RANK", "WORLD_SIZE", "0"), ("WORLD_SIZE", "RANK", "1")):
         given = environ.get(name)
@@ -127,9 +113,6 @@ def local_rank(task: Task, environ: Mapping[str, str] = os.environ) -> int:
 
     ``LOCAL_RANK`` gives it, or the variable of Slurm or Open MPI if the job has ranks. In a cluster of addresses it is
     the number of the training processes before this one with the same host.
-
-    Raises:
-        InvalidValueError: A variable is not a whole number.
     """
     for name in ("LOCAL_RANK", *(_LOCAL_RANKS if task.ranks else ())):
         if environ.get(name):

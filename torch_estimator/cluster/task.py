@@ -157,11 +157,7 @@ class ClusterSpec(dict[str, list[str]]):
 
 
 def check_trains(task: Task) -> None:
-    """Check that `task` is a task that trains, that is, the chief or a worker.
-
-    Raises:
-        InvalidValueError: The task is a parameter server or an evaluator.
-    """
+    """Check that `task` is a task that trains, that is, the chief or a worker."""
     if task.type in (PARAMETER_SERVER, EVALUATOR):
         raise InvalidValueError(
             f"{task.source} says that this process is {task}, which does not train; have all processes call "
@@ -170,11 +166,7 @@ def check_trains(task: Task) -> None:
 
 
 def check_has_chief(task: Task) -> None:
-    """Check that the cluster, if there is one, names a chief, which saves the parameters of parameter servers.
-
-    Raises:
-        InvalidValueError: The cluster names no chief.
-    """
+    """Check that the cluster, if there is one, names a chief, which saves the parameters of parameter servers."""
     if task.cluster and not any(type in task.cluster for type in CHIEFS):
         how = "" if PARAMETER_SERVER in task.cluster else ", or give a train_distribute"
         raise InvalidValueError(

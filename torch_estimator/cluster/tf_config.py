@@ -41,10 +41,6 @@ def tf_config_of(task: Task) -> str:
 def task_from_tf_config(text: str) -> Task:
     """Return the task that the text of ``TF_CONFIG`` describes.
 
-    Raises:
-        InvalidValueError: The text is not JSON, or the cluster or the task cannot exist.
-        InvalidTypeError: An entry has the wrong type.
-
     >>> task = task_from_tf_config('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}')
     >>> str(task), task.address, task.rendezvous
     ('worker 1', 'b:1', 'a:1')
@@ -75,12 +71,7 @@ def task_from_tf_config(text: str) -> Task:
 
 
 def task_from_cluster_spec(text: str) -> Task:
-    """Return the task that the text of Vertex AI's ``CLUSTER_SPEC`` describes. A single replica is no cluster.
-
-    Raises:
-        InvalidValueError: The text is not JSON, or the cluster or the task cannot exist.
-        InvalidTypeError: An entry has the wrong type.
-    """
+    """Return the task that the text of Vertex AI's ``CLUSTER_SPEC`` describes. A single replica is no cluster."""
     config = json_object(text, "CLUSTER_SPEC")
     pools = checked_cluster(config.get("cluster"), "CLUSTER_SPEC['cluster']", tuple(_TYPE_OF_POOL))
     if not pools:
