@@ -17,9 +17,8 @@ Bracket = tuple[int, int]
 class _Layout:
     """Where the code inside of brackets begins.
 
-    Attributes:
-        columns: Column of the first code after a bracket, if that is on the bracket's line.
-        below: Lines that begin at this column of the innermost bracket around them.
+    `columns` holds the column of the first code after a bracket, if that is on the bracket's line. The lines `below`
+    begin at this column of the innermost bracket around them.
     """
 
     columns: dict[Bracket, int] = field(default_factory=dict)
@@ -46,9 +45,7 @@ def _layout(code: str) -> _Layout:
 def realigned(before: str, after: str) -> str:
     """Return ported code in which lines below a call's first argument follow it to its new column.
 
-    Args:
-        before: The code before.
-        after: The code after, whose lines have the indentation that they had before.
+    The lines of `after` have the indentation that they had in the code before.
     """
     lines = io.StringIO(after).readlines()
     matcher = difflib.SequenceMatcher(None, io.StringIO(before).readlines(), lines.copy(), autojunk=False)

@@ -16,13 +16,10 @@ _ROOT = "tensorflow"
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowName:
-    """A name of TensorFlow that a program uses.
+    """A name of TensorFlow that a program uses, without ``tf.``, ``compat.v1.`` and ``compat.v2.``.
 
-    Attributes:
-        name: The name without ``tf.``, ``compat.v1.`` and ``compat.v2.``.
-        compat: Whether it is the name in ``tf.compat.v1``.
-        root: Variable or import with which the program's spelling begins.
-        variable: What the variable stands for, such as ``feature_column``; None for an import.
+    `compat` says whether it is the name in ``tf.compat.v1``. `root` is the variable or import with which the program's
+    spelling begins, and `variable` what such a variable stands for, such as ``feature_column``; None for an import.
     """
 
     name: str
@@ -32,11 +29,7 @@ class TensorFlowName:
 
 
 class Names:
-    """The names of one file.
-
-    Args:
-        wrapper: The file with LibCST's metadata.
-    """
+    """The names of one file, by LibCST's metadata."""
 
     def __init__(self, wrapper: metadata.MetadataWrapper) -> None:
         self._qualified = wrapper.resolve(metadata.QualifiedNameProvider)
@@ -50,7 +43,7 @@ class Names:
         self._imported = assigned.imported
 
     def _find_aliases(self, found: list[tuple[cst.Name, cst.BaseExpression]]) -> None:
-        """Note variables such as ``fc = tf.feature_column``, unless another line assigns something else to them."""
+        """Record variables such as ``fc = tf.feature_column``, unless another line assigns something else to them."""
         counts = Counter(local for target, _ in found for local in self._locals(target))
         for target, value in found:
             name = self.of(value)
@@ -83,7 +76,7 @@ class Names:
         return None
 
     def _alias(self, local: str) -> TensorFlowName | None:
-        """Return what a variable, or an attribute of it, stands for."""
+        """Resolve a local name, or an attribute of it, to the TensorFlow name it was assigned from."""
         parts = local.split(".")
         for length in range(len(parts), 0, -1):
             alias = self._aliases.get(".".join(parts[:length]))
@@ -121,7 +114,7 @@ class Names:
         return not isinstance(parent, cst.Attribute | cst.ImportAlias | cst.AsName | cst.ImportFrom)
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """Return the node around a node."""
+        """Return the parent of a node in the tree."""
         return self._parents.get(node)
 
     def line(self, node: cst.CSTNode) -> int:

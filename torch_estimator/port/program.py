@@ -19,12 +19,7 @@ _IMPORTS = {"logging": "import logging", "torch": "import torch"}
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The TensorFlow that a program is written for, which decides about defaults.
-
-    Attributes:
-        number: 1 or 2.
-        reason: What in the program says so.
-    """
+    """The TensorFlow, 1 or 2, that a program is written for, which decides about defaults, and the reason."""
 
     number: int
     reason: str
@@ -34,13 +29,8 @@ class Generation:
 class PortedFile:
     """A file after porting.
 
-    Attributes:
-        path: Path of the file.
-        before: Its code before.
-        after: Its code after; the same if nothing could be rewritten.
-        findings: What the user has to do or to know, by line of the code before.
-        rewritten: Number of names that were rewritten.
-        uses_generation: Whether the generation decided about a name.
+    `findings` are by line of the code before. `rewritten` is the number of names that were rewritten. `uses_generation`
+    says whether the generation decided about a name.
     """
 
     path: str
@@ -51,23 +41,15 @@ class PortedFile:
     uses_generation: bool
 
     def after_lines(self) -> PortedFile:
-        """Return the same with lines of the code after."""
+        """Return the findings with line numbers of the ported code."""
         lines = _new_lines(self.before, self.after)
         return replace(self, findings=tuple(replace(one, line=lines[one.line]) for one in self.findings))
 
 
 def port(sources: Mapping[str, str], generation: int | None = None) -> tuple[list[PortedFile], Generation]:
-    """Port the files of a program.
+    """Port the files of a program, given by path; return them in their order, and the generation that sets defaults.
 
-    Args:
-        sources: Python code by path.
-        generation: 1 or 2 for the defaults of TF 1.x or 2.x; None to decide by the names that the program uses.
-
-    Returns:
-        The ported files in their order, and the generation whose defaults they have.
-
-    Raises:
-        InvalidValueError: A file is not in the syntax of Python 3, or nested too deeply.
+    `generation` is 1 or 2 for the defaults of TF 1.x or 2.x; None to decide by the names that the program uses.
     """
     path = ""
     try:
@@ -165,7 +147,7 @@ class _TensorFlowImports(cst.CSTVisitor):
 
 
 def _new_lines(before: str, after: str) -> dict[int, int]:
-    """Return the line after for each line before, both from 1; a line that is gone has that of its surroundings."""
+    """Map each line number before porting to the one after, both from 1; a deleted line maps to where it was."""
     old, new = before.splitlines(), after.splitlines()
     lines: dict[int, int] = {}
     for _, start, end, new_start, new_end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -70,13 +70,9 @@ _MINIMIZING = ("minimize", "compute_gradients", "optimize_loss", "create_train_o
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something that the user has to do, or should know.
+    """Something that the user has to do or, if the code was rewritten (`is_note`), should know.
 
-    Attributes:
-        line: Line of the file.
-        name: Code that the line is about.
-        text: What to do, or what to know.
-        is_note: Whether the code was rewritten, and there is only something to know.
+    `name` is the code that the line is about.
     """
 
     line: int
@@ -87,7 +83,7 @@ class Finding:
 
 @dataclass(slots=True)
 class _CallEdit:
-    """New arguments of a call: by position of the old one, None to remove it; and arguments to add."""
+    """Changes to a call: new arguments by position of the old one (None removes it), and arguments to add."""
 
     arguments: dict[int, cst.Arg | None] = field(default_factory=dict)
     added: list[cst.Arg] = field(default_factory=list)
@@ -110,15 +106,12 @@ class Edits:
 
 @dataclass(slots=True)
 class _Function:
-    """A function that is being read.
+    """What is known of a function while it is read.
 
-    Attributes:
-        findings: Number of findings before it.
-        is_model: Whether it is a ``model_fn``.
-        left: Names of TensorFlow in it that are left to the user.
-        parses_csv: Whether it calls a function of the file that parses lines of CSV.
-        computes: Whether it calls other functions of the program, or has arithmetic.
-        losses: Code of the loss that it minimizes (key False), and of the loss of its EstimatorSpec (True).
+    `findings` is the number of findings before it; `is_model` says whether it is a ``model_fn``; `left` holds names of
+    TensorFlow that are left to the user. `parses_csv` says whether it calls a function of the file that parses lines of
+    CSV, `computes` whether it calls other functions of the program, or has arithmetic. `losses` holds the code of the
+    loss that it minimizes (key False), and of the loss of its EstimatorSpec (True).
     """
 
     findings: int
@@ -148,11 +141,9 @@ class _Function:
 
 
 class Reader(cst.CSTVisitor):
-    """Decides for every use of TensorFlow in a file what becomes of it.
+    """Visitor that decides how each use of TensorFlow in a file is rewritten.
 
-    Args:
-        names: The names of the file.
-        classes: Where premade models come from: ``te`` or ``te.v2``.
+    `classes` says where premade models come from: ``te`` or ``te.v2``.
     """
 
     def __init__(self, names: Names, classes: str) -> None:
@@ -170,7 +161,7 @@ class Reader(cst.CSTVisitor):
         self._logging_is_free = True
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Leave out what will be removed."""
+        """Do not visit nodes that will be deleted."""
         return node not in self._skipped and super().on_visit(node)
 
     # Statements.
@@ -215,7 +206,7 @@ class Reader(cst.CSTVisitor):
             for outer in self._functions[-1:]:
                 outer.left |= function.left
             return
-        # One entry for the function, in place of one for each name in it.
+        # Replace the findings about single names by one about the whole function.
         of_layers = _ONLY_IN_TRAINING.values()
         self.edits.findings[function.findings :] = [
             one for one in self.edits.findings[function.findings :] if one.text in of_layers
@@ -238,7 +229,7 @@ class Reader(cst.CSTVisitor):
         return self._look_at_name(node)
 
     def _look_at_name(self, node: cst.Attribute | cst.Name) -> bool:
-        """Decide about a chain of names; return whether its parts may hold one."""
+        """Decide how a dotted name is rewritten; return whether to visit its parts."""
         if node in self._decided:
             return False
         if not self._names.is_whole(node):
@@ -288,7 +279,7 @@ class Reader(cst.CSTVisitor):
         self.edits.imports |= {one for one in ("te", "torch", "logging") if code.split(".")[0] == one}
 
     def _is_free(self, target: str) -> bool:
-        """Return whether the module that `target` begins with, such as ``logging``, can have its name in the file."""
+        """Return whether the file leaves the name of the module in `target`, such as ``logging``, unused."""
         module = target.split(".")[0]
         if module == "logging" and not self._logging_is_free:
             return False
@@ -487,7 +478,7 @@ class Reader(cst.CSTVisitor):
             self._note(node, _MAP, ".map")
 
     def _maps_lines(self, node: cst.Call, function: cst.Attribute) -> bool:
-        """Return whether a call of ``map`` parses lines of CSV: the advice on their Dataset says that it goes."""
+        """Return whether ``map`` parses lines of CSV; if so, the advice about its Dataset replaces the call."""
         parsed_here = bool(node.args) and _code(node.args[0].value) in self._csv_parsers
         return bool(self._from_csv) and (parsed_here or self._reads_lines(function.value))
 
@@ -506,7 +497,7 @@ class Reader(cst.CSTVisitor):
         return True
 
     def _is_read_at_once(self, function: cst.Attribute) -> bool:
-        """Return whether ``.get_next`` follows, which gets the entry for both."""
+        """Return whether ``.get_next`` follows; the finding about it then covers both calls."""
         call = self._names.parent(function)
         after = self._names.parent(call) if call is not None else None
         return isinstance(after, cst.Attribute) and after.attr.value == "get_next"
@@ -535,7 +526,7 @@ class Reader(cst.CSTVisitor):
             node = node.func.value
         return any(one.name in self._datasets for one in self._names.qualified(node)) and isinstance(node, cst.Name)
 
-    # What the user gets to read.
+    # Findings for the user.
 
     def _leave(self, node: cst.CSTNode, name: str, text: str) -> None:
         self.edits.findings.append(Finding(self._names.line(node), name, text))
@@ -545,13 +536,10 @@ class Reader(cst.CSTVisitor):
 
 
 class Writer(cst.CSTTransformer):
-    """Applies the edits of a file.
+    """Transformer that applies the edits of a file.
 
-    Args:
-        edits: What the `Reader` found.
-        te: Name under which the file imports torch_estimator.
-        imports: Statements to add where TensorFlow was imported.
-        everywhere: Whether each function imports TensorFlow for itself.
+    `te` is the name under which the file imports torch_estimator; the statements `imports` replace the import of
+    TensorFlow. With `everywhere`, each function imports TensorFlow for itself.
     """
 
     def __init__(self, edits: Edits, te: str, imports: Sequence[str], *, everywhere: bool) -> None:
@@ -595,7 +583,7 @@ class Writer(cst.CSTTransformer):
             if changed.keyword is not None and changed is not argument:
                 argument = argument.with_changes(keyword=changed.keyword, equal=changed.equal)
             elif changed is not argument:
-                # An argument taken apart, whose parts were visited with it.
+                # The argument is split into its elements, which were visited with it.
                 argument = argument.with_changes(value=_element(argument.value, 0))
             arguments.append(argument)
         for added in edit.added:
@@ -711,7 +699,7 @@ def _local(alias: cst.ImportAlias) -> str:
 
 
 def _inside(node: cst.BaseExpression, part: cst.BaseExpression) -> cst.BaseExpression:
-    """Return a part of an expression in the parentheses of the whole, which may hold line breaks."""
+    """Copy the whole expression's parentheses to its part, so that line breaks inside stay legal."""
     return part.with_changes(lpar=[*node.lpar, *part.lpar], rpar=[*part.rpar, *node.rpar])
 
 
@@ -729,14 +717,14 @@ def _element(value: cst.BaseExpression, position: int) -> cst.BaseExpression:
 
 
 def _with_commas(arguments: Sequence[cst.Arg], last: cst.Arg | None) -> list[cst.Arg]:
-    """Return arguments with a comma between any two; the end of the list looks as after `last`, the last one before."""
+    """Return arguments separated by commas; the end of the list is formatted like `last`, the old last argument."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     between = [one if isinstance(one.comma, cst.Comma) else one.with_changes(comma=comma) for one in arguments[:-1]]
     return [*between, *(_ending_as(last, one) for one in arguments[-1:])]
 
 
 def _ending_as(last: cst.Arg | None, argument: cst.Arg) -> cst.Arg:
-    """Return `argument` with what follows `last`: a comma or none, and the line break; keep a comment of its own."""
+    """Return `argument` with the comma and line break that follow `last`; a comment after `argument` stays."""
     if last is None:
         return argument
     own = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None

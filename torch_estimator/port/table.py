@@ -1,4 +1,4 @@
-"""What becomes of TensorFlow's names: those that `estimator port` rewrites, and what to write in place of the others.
+"""Tables of TensorFlow's names: what `estimator port` rewrites, and the advice for names that it leaves.
 
 Names are written without ``tf.`` and ``compat.v1.``. `docs/migrate/port.md` shows both tables. A test compares the
 arguments of `RENAMED` with those of TensorFlow 2.15 and of this package.
@@ -208,7 +208,7 @@ RENAMED: dict[str, Renamed] = {
     "losses.Reduction.MEAN": Renamed(target="te.LossReduction.MEAN"),
     "losses.Reduction.SUM_BY_NONZERO_WEIGHTS": Renamed(target="te.LossReduction.SUM_BY_NONZERO_WEIGHTS"),
     "losses.Reduction.SUM_OVER_NONZERO_WEIGHTS": Renamed(target="te.LossReduction.SUM_OVER_NONZERO_WEIGHTS"),
-    # Metrics. TF 2.x has others of Keras under the names of mean_squared_error and mean_absolute_error.
+    # Metrics. In TF 2.x, mean_squared_error and mean_absolute_error are Keras metrics, which behave differently.
     "metrics.mean": Renamed(target="te.metrics.mean", positions=2, removed=_METRIC_REMOVED),
     **{
         f"metrics.{metric}": Renamed(target=f"te.metrics.{metric}", positions=3, removed=_METRIC_REMOVED)
