@@ -32,13 +32,10 @@ _WIDENED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleInputs:
-    """Tensors of the ONNX graph that are the inputs of a torch module.
+    """Tensors of the ONNX graph, by name, that are the inputs of a torch module.
 
-    Attributes:
-        tensors: The tensors, by name.
-        assemble: Function that builds the module's argument (a tensor, tuple or dict) from the values of the tensors,
-            given in the same order.
-        variable: Whether some are sequences of any length. The predictions may then be as long.
+    `assemble` builds the module's argument (a tensor, tuple or dict) from the values of the tensors, given in the same
+    order. `variable` says whether some are sequences of any length. The predictions may then be as long.
     """
 
     tensors: dict[str, Inlined]
@@ -55,14 +52,8 @@ def named_inputs(tensors: Mapping[str, Inlined]) -> ModuleInputs:
 def raw_inputs(received: Received, receiver: ServingInput, structure: Structure | None) -> ModuleInputs:
     """Return the inputs of a module that takes raw numbers, without feature columns.
 
-    Args:
-        received: Serving input in the graph.
-        receiver: Serving input.
-        structure: Structure of the features that the module was trained on. None takes the structure of the serving
-            input, or a dict of all its numbers.
-
-    Raises:
-        ExportError: The serving input lacks a tensor that the module takes.
+    `structure` is that of the features that the module was trained on. None takes the structure of the serving input,
+    or a dict of all its numbers.
     """
     shapes = received.shapes
     variable = {key for key, shape in shapes.items() if -1 in shape}
@@ -105,14 +96,8 @@ def lower_module(
 ) -> dict[str, Prediction]:
     """Add the nodes of a module, and of the function from its outputs to predictions; return the predictions by key.
 
-    Args:
-        graph: Graph to which nodes are added.
-        module: The module. It is called with features in float32.
-        inputs: Inputs of the module. Floating-point inputs are float32.
-        predictions: Function from the module's outputs to tensors ``[N, ...]`` by key.
-
-    Raises:
-        ExportError: torch cannot express the module in ONNX. The message names the operator and the submodule.
+    Floating-point inputs and features are float32; predictions are ``[N, ...]``. If torch cannot express the module in
+    ONNX, the error names the operator and the submodule.
     """
     run = _in_single_precision(module)
     found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
@@ -144,11 +129,8 @@ def lower_module(
 def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) -> Callable[[Any], dict[str, Tensor]]:
     """Return a function that takes a module's outputs and returns the logits in a dict, for `lower_module`.
 
-    The returned function raises an ExportError unless the logits are floating-point ``[N, ...]``.
-
-    Args:
-        module: The module, for error messages.
-        joined: Function that joins the outputs of a module for several heads into one tensor of logits.
+    It raises an ExportError unless the logits are floating-point ``[N, ...]``. `joined` joins the outputs of a module
+    for several heads into one tensor of logits.
     """
 
     def logits(outputs: Any) -> dict[str, Tensor]:
@@ -186,8 +168,7 @@ def _widened(key: str, value: Any) -> Tensor:
 def _row_shape(key: str, value: Tensor, *, varies: bool) -> tuple[int, ...]:
     """Return the shape of one row of a traced prediction, with -1 for a size that depends on the batch.
 
-    Raises:
-        ExportError: A size depends on the batch, and `varies` is false.
+    Such a size is an error unless `varies` is set.
     """
     if value.dim() == 0 or not isinstance(value.shape[0], torch.SymInt):
         raise ExportError(

@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 def lower_features(
     graph: GraphBuilder, transform: FeatureTransform, raw: Mapping[str, RawTensor]
 ) -> dict[str, Inlined]:
-    """Add the nodes of a `FeatureTransform` to the graph; return the tensors that it computes, by key.
-
-    Args:
-        graph: The graph to add nodes to.
-        transform: Transform from raw columns to ids and numbers.
-        raw: Raw columns by key.
-    """
+    """Add the nodes of a `FeatureTransform` to the graph; return the tensors that it computes, by key."""
     numbers, ids = transform.tensors_of_numbers(), transform.tensors_of_ids()
     lowering = ColumnLowering(graph, raw, transform.seen_strings())
     fixed = [placed.column for _, group, _, _ in ids for placed in group]
@@ -72,10 +66,7 @@ def lower_features(
 class ColumnLowering:
     """Graph builder that is passed to feature columns. It implements the protocol `feature_column.lowering.Lowering`.
 
-    Args:
-        graph: The graph to add nodes to.
-        raw: Raw columns by key.
-        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will contain.
+    `seen_strings` holds, for keys hashed with farmhash, the strings whose hashes the graph will contain.
     """
 
     def __init__(

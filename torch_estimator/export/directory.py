@@ -51,14 +51,8 @@ def export_names(export_dir_base: files.PathLike) -> list[str]:
 def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str]]:
     """Create an export: yield a local directory to write into, and the path that the finished export will have.
 
-    The export exists after the block, or not at all if the block raises.
-
-    Args:
-        base: Directory or URL of the exports.
-        clock: Function that returns the time in seconds since 1970.
-
-    Raises:
-        ExportError: Ten names in a row are taken.
+    The export exists after the block, or not at all if the block raises. `clock` returns the time in seconds since
+    1970.
     """
     files.makedirs(base)
     if not files.is_local(base):
@@ -98,11 +92,7 @@ def owned(temporary: str) -> Iterator[None]:
 def remove_leftovers(base: str, now: float) -> None:
     """Remove the unfinished exports that dead processes left in a local directory.
 
-    Errors are ignored, since a leftover directory does not prevent a new export.
-
-    Args:
-        base: Directory of the exports.
-        now: The time in seconds since 1970.
+    Errors are ignored, since a leftover directory does not prevent a new export. `now` is in seconds since 1970.
     """
     for name in files.listdir(base):
         if name.startswith(_TEMPORARY) and name.removeprefix(_TEMPORARY).isdecimal():

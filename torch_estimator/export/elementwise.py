@@ -33,10 +33,8 @@ _RECORDED_ROWS = 3
 class _Node:
     """An ONNX node that is not in the graph yet.
 
-    Attributes:
-        kind: The operator; empty for the input of the function.
-        inputs: The operands. None is an optional input that is left out.
-        attributes: The attributes.
+    `kind` is the operator; empty for the input of the function. None among `inputs` is an optional input that is left
+    out.
     """
 
     kind: str
@@ -70,11 +68,9 @@ class Elementwise:
 
     @classmethod
     def of(cls, function: Callable[..., Any], row_shape: Sequence[int]) -> Elementwise | None:
-        """Convert a function of one float32 tensor; return None if the function is not simple.
+        """Convert a function of one float32 tensor to one of its shape; return None if the function is not simple.
 
-        Args:
-            function: Function that returns a tensor of the shape of its argument.
-            row_shape: Shape of the argument without its first dimension, the batch.
+        `row_shape` is the shape of the argument without its first dimension, the batch.
         """
         if isinstance(function, nn.Module):
             # Torch's exporter puts a module into evaluation mode.
@@ -96,12 +92,7 @@ class Elementwise:
 
 
 class _Recording(TorchFunctionMode):
-    """The torch functions that a function calls, in their order, and the ONNX nodes for them.
-
-    Attributes:
-        input: The input of the function.
-        output: The node that computes the output of the function; set by `record`.
-    """
+    """The torch functions that a function calls, in their order, and the ONNX nodes for them."""
 
     output: _Node
 
@@ -115,11 +106,9 @@ class _Recording(TorchFunctionMode):
         self._calls: list[tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], torch.Tensor]] = []
 
     def record(self, function: Callable[..., Any], argument: torch.Tensor) -> None:
-        """Call a function and record what it does.
+        """Call a function and record what it does; raise if it calls a torch function without a rule.
 
-        Raises:
-            _NotElementwiseError: It calls a torch function without a rule, or returns something else than numbers of
-                the argument's shape.
+        Raise, too, if it returns something else than numbers of the argument's shape.
         """
         self._argument = argument
         self._known = {id(argument): (argument, self.input)}
@@ -135,9 +124,6 @@ class _Recording(TorchFunctionMode):
         """Check that the recorded calls compute for other numbers, and for another batch size, what the function does.
 
         They do not if the function draws random numbers, or looks at its argument in a way that torch does not report.
-
-        Raises:
-            _NotElementwiseError: The results differ.
         """
         values = {id(self._argument): argument}
         for call, args, kwargs, result in self._calls:
@@ -189,10 +175,7 @@ def _probes(row_shape: Sequence[int]) -> torch.Tensor:
 def _add(graph: GraphBuilder, operand: _Operand, names: dict[_Node, str]) -> str:
     """Add an operand and what it is computed from to the graph; return its name.
 
-    Args:
-        graph: Graph to which nodes are added.
-        operand: The operand.
-        names: Names of the tensors that the graph has already. New ones are added.
+    `names` holds the names of the tensors that the graph has already. New ones are added.
     """
     if operand is None:
         return ""

@@ -146,11 +146,7 @@ class ExportedModel:
     def _naming_row(self, problem: str, signature: Signature, feeds: Mapping[str, Array], rows: int) -> NotANumberError:
         """Return the error for text that is not a number; find the first row that has one by running halves.
 
-        Args:
-            problem: What `_not_a_number` returned for the whole batch.
-            signature: The signature that was called.
-            feeds: Arrays by tensor, with one entry per row.
-            rows: Number of rows.
+        `problem` is what `_not_a_number` returned for the whole batch.
         """
         tensors = list(dict.fromkeys(info.tensor for info in signature.outputs.values()))
         start, stop = 0, rows
@@ -249,11 +245,7 @@ def _not_a_number(error: Exception) -> str | None:
 def find_export(path: files.PathLike) -> tuple[str, int]:
     """Return the directory of the newest export at `path`, and the number of exports among which it was chosen.
 
-    Args:
-        path: Directory of an export (the number is then 0), or a directory of numbered exports.
-
-    Raises:
-        ExportError: There is no export at `path`.
+    `path` is the directory of an export (the number is then 0), or a directory of numbered exports.
     """
     directory = files.as_url(path)
     if files.exists(files.join(directory, SIGNATURES_FILE)):
@@ -276,12 +268,9 @@ def find_export(path: files.PathLike) -> tuple[str, int]:
 
 
 def check_rows(outputs: Mapping[str, Any], rows: int, what: str) -> None:
-    """Check that outputs have a row for each row of the input.
+    """Check that outputs have a row for each row of the input; errors name the export `what`.
 
     A server joins requests of several clients in one batch, and divides the answers by rows.
-
-    Raises:
-        ExportError: An output has another number of rows; `what` is the export for the message.
     """
     for name, array in outputs.items():
         if array.shape[:1] != (rows,):
@@ -313,11 +302,7 @@ def _numbered(directory: str) -> list[str]:
 
 
 def read_manifest(directory: str) -> Manifest:
-    """Return the content of ``signatures.json`` in an export's directory.
-
-    Raises:
-        ExportError: The file cannot be read or is damaged.
-    """
+    """Return the content of ``signatures.json`` in an export's directory."""
     path = files.join(directory, SIGNATURES_FILE)
     _check_files(directory)
     try:
@@ -330,11 +315,7 @@ def read_manifest(directory: str) -> Manifest:
 
 
 def _check_files(directory: str) -> None:
-    """Check that the files of an export are files, and not pipes or devices that never end, and of a sensible size.
-
-    Raises:
-        ExportError: One is not.
-    """
+    """Check that the files of an export are files, and not pipes or devices that never end, and of a sensible size."""
     for name in (SIGNATURES_FILE, MODEL_FILE, f"{ASSETS_EXTRA}/{WARMUP_FILE}"):
         path = files.join(directory, name)
         if files.is_local(path) and os.path.exists(path) and not os.path.isfile(path):
@@ -367,12 +348,7 @@ def _onnxruntime() -> Any:
 
 
 def open_session(model: str | bytes, threads: int = 1) -> Any:
-    """Return onnxruntime's session for a model.
-
-    Args:
-        model: Path of the model, or its content.
-        threads: Number of threads that one call uses.
-    """
+    """Return onnxruntime's session for a model, given by path or content; one call uses `threads` threads."""
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

@@ -25,14 +25,8 @@ class LayerRecorder:
     """Recorder of the outputs of requested inner layers while a model is converted to ONNX.
 
     Code that converts a model layer by layer knows each layer's tensor and calls `record`. For a module that torch's
-    exporter converts, `lower` adds the layers to the module's outputs.
-
-    Args:
-        module: The model.
-        layers: Key of an output -> name of the layer.
-
-    Raises:
-        InvalidValueError: The model has no such layer.
+    exporter converts, `lower` adds the layers to the module's outputs. `layers` maps the key of an output to the name
+    of the layer.
     """
 
     def __init__(self, module: nn.Module, layers: Mapping[str, str]) -> None:
@@ -42,13 +36,9 @@ class LayerRecorder:
         self._outputs: dict[str, Prediction] = {}
 
     def record(self, graph: GraphBuilder, paths: Collection[str], tensor: str, width: int) -> None:
-        """Record a tensor as an output of the export, if it is the output of a requested layer.
+        """Record a tensor, float32 ``[N, width]``, as an output of the export, if a requested layer computes it.
 
-        Args:
-            graph: The graph.
-            paths: Paths of the layers in the model that have this output.
-            tensor: Name of the tensor, float32 ``[N, width]``.
-            width: Width of the tensor.
+        `paths` are those of the layers in the model that have this output.
         """
         for key, layer in self._layers.items():
             if layer.path in paths:
@@ -59,12 +49,8 @@ class LayerRecorder:
     def lower(self, emit: Callable[[Callable[[_Outputs], _Outputs]], dict[str, Prediction]]) -> dict[str, Prediction]:
         """Convert a module with torch's exporter, and record the outputs of the requested layers inside it.
 
-        Args:
-            emit: Function that converts the module. Its argument wraps the function from the module's outputs to
-                predictions, so that the predictions include the requested layers.
-
-        Returns:
-            The result of `emit`, without the layers.
+        `emit` converts the module. Its argument wraps the function from the module's outputs to predictions, so that
+        the predictions include the requested layers. Return the result of `emit`, without the layers.
         """
         missing = {_temporary_key(key): name for key, name in self._names.items() if key not in self._outputs}
         if not missing:
@@ -77,11 +63,7 @@ class LayerRecorder:
         return found
 
     def outputs(self) -> dict[str, Prediction]:
-        """Return the recorded outputs of layers by key.
-
-        Raises:
-            ExportError: A layer was not recorded.
-        """
+        """Return the recorded outputs of layers by key."""
         for key, name in self._names.items():
             if key not in self._outputs:
                 raise ExportError(
@@ -92,15 +74,9 @@ class LayerRecorder:
 
 
 def lower_forwarded(keys: Sequence[str] | None, received: Received, receiver: ServingInput) -> dict[str, Prediction]:
-    """Return the inputs that the export passes through as outputs, unchanged. A CSV field has the shape ``[N, 1]``.
+    """Return the inputs (all for None) that the export passes through as outputs, unchanged.
 
-    Args:
-        keys: Names of the inputs; None for all.
-        received: Serving input in the graph.
-        receiver: Serving input.
-
-    Raises:
-        ExportError: The serving input has no such input.
+    A CSV field has the shape ``[N, 1]``.
     """
     return {key: _forwarded(key, received, receiver) for key in (receiver.inputs if keys is None else keys)}
 
@@ -116,17 +92,8 @@ def with_forwarded(
     """Return the signatures of an export: the head's signatures, and the user's signatures for inner layers.
 
     Forwarded inputs appear in ``predict`` and in every signature of layers. ``serving_default`` then equals
-    ``predict``.
-
-    Args:
-        signatures: Function from the outputs of ``predict`` to the signatures of the head.
-        outputs: All outputs of the graph, by key.
-        layers: Inner layers that are outputs.
-        forwarded: Names of the inputs that are outputs.
-        has_default: Whether the user has chosen the outputs of ``serving_default``, which then stay.
-
-    Raises:
-        ExportError: A signature of layers has the name of another signature.
+    ``predict``, unless the user has chosen its outputs (`has_default`). `signatures` takes the outputs of ``predict``
+    and returns the signatures of the head.
     """
     separate: dict[str, list[str]] = {}
     for group in layers:

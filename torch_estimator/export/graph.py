@@ -50,11 +50,9 @@ _ELEMENT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Values of a large initializer, of which only one block at a time is copied.
+    """Values of a large initializer, rows first, of which only one block at a time is copied.
 
-    Attributes:
-        array: The values, rows first.
-        change: Function of a block of rows, which returns the rows to store; None stores the values as they are.
+    `change` takes a block of rows and returns the rows to store; None stores the values as they are.
     """
 
     array: Array
@@ -119,11 +117,8 @@ class GraphBuilder:
     ) -> str:
         """Add a constant of numbers or strings; return its name. Equal small constants are stored only once.
 
-        Args:
-            value: The numbers or strings. A large array must not change before `model` and `data` have read it.
-            dtype: Type of the constant; None keeps that of `value`.
-            hint: Name of the constant, if it is free.
-            change: Function that is applied to blocks of rows when the constant is stored.
+        A large array must not change before `model` and `data` have read it. `hint` becomes the name, if it is free.
+        `change` is applied to blocks of rows when the constant is stored.
         """
         array = np.asarray(value, dtype=dtype)
         if change is not None and array.nbytes < APART_BYTES:
@@ -179,10 +174,8 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Copy the nodes of another graph into this graph, under new names; return the names of the copied outputs.
 
-        Args:
-            graph: The other graph.
-            inputs: Tensors of this graph in place of the other's inputs.
-            apart: Values of initializers that the other graph only describes, by name.
+        `inputs` are tensors of this graph in place of the other's inputs. `apart` holds values of initializers that the
+        other graph only describes, by name.
         """
         prefix = self.name("inlined") + "/"
         outer = dict(zip((value.name for value in graph.input), inputs, strict=True))
@@ -210,10 +203,7 @@ class GraphBuilder:
     def model(self, *, producer: str, version: str, data_from: int | None = None) -> onnx.ModelProto:
         """Return the finished graph as an ONNX model.
 
-        Args:
-            producer: Name of the program.
-            version: Version of the program.
-            data_from: Size in bytes from which on initializers are in the file `DATA_FILE`; None for no such file.
+        Initializers of `data_from` bytes or more are in the file `DATA_FILE`; for None, there is no such file.
         """
         nodes = [self._with_output_names(node) for node in self._nodes]
         graph = helper.make_graph(nodes, "estimator", self._inputs, self._outputs, self._initializers)

@@ -20,10 +20,7 @@ from torch_estimator.feature_column.lowering import ChainValue, ComputedSlot, Ha
 class HashChains:
     """Writer of hash chains into the ONNX graph. A chain combines values by hashing, one after the other.
 
-    Args:
-        graph: The graph to add nodes to.
-        raw: Raw columns by key.
-        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will contain.
+    `seen_strings` holds, for keys hashed with farmhash, the strings whose hashes the graph will contain.
     """
 
     def __init__(
@@ -45,12 +42,8 @@ class HashChains:
     def lower_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
         """Return the ids of a cross of lists, one id for each combination of values from the crossed columns (leaves).
 
-        The ids are int64 ``[N, n]``. The last leaf varies fastest.
-
-        Args:
-            start: Start value of the hash, with which the first leaf's values are combined.
-            leaves: Leaves. Every value of a leaf is combined with every value of the other leaves in the same row.
-            buckets: The modulus.
+        The ids are int64 ``[N, n]``. The last leaf varies fastest. `start` is the start value of the hash, with which
+        the first leaf's values are combined; `buckets` is the modulus.
         """
         graph = self._graph
         state, gone = "", ""
@@ -70,11 +63,7 @@ class HashChains:
     def _either_missing(self, left: str, right: str, left_shape: str, right_shape: str) -> str:
         """Return for each pair of values whether either is missing, bool ``[N, n * m]``; '' if no value can be missing.
 
-        Args:
-            left: Which values of the left side are missing, bool ``[N, n]``, or ''.
-            right: Which values of the right side are missing, bool ``[N, m]``, or ''.
-            left_shape: Shape of the left side.
-            right_shape: Shape of the right side.
+        `left`, bool ``[N, n]``, and `right`, bool ``[N, m]``, say which values are missing; '' for none.
         """
         graph = self._graph
         if not left and not right:
@@ -200,12 +189,7 @@ class HashChains:
         return graph.op("Mul", self._shift_mix(graph.op("Mul", values, multiplier)), multiplier)
 
     def _fingerprint_cat(self, first: str, mixed: str) -> str:
-        """Combine two hashes by farmhash's FingerprintCat64. The second hash is given as the result of `_mixed`.
-
-        Args:
-            first: First argument.
-            mixed: Result of `_mixed` for the second argument.
-        """
+        """Combine two hashes by farmhash's FingerprintCat64. The second hash is given as the result of `_mixed`."""
         graph = self._graph
         multiplier = graph.constant(FINGERPRINT_MULTIPLIER, np.uint64)
         result = graph.op("BitwiseXor", graph.op("BitwiseXor", first, multiplier), mixed)

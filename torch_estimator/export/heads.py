@@ -57,11 +57,7 @@ class HeadGraph:
 
 
 def lower_predictions(head: Any, graph: GraphBuilder, logits: Prediction) -> dict[str, Prediction]:
-    """Add the predictions of a head to the graph, and return them by key.
-
-    Raises:
-        ExportError: The head does not lower all of its predictions, or torch cannot express them in ONNX.
-    """
+    """Add the predictions of a head to the graph, and return them by key."""
     lowered: dict[str, Prediction] = head.lower(HeadGraph(graph), logits)
     for key in map(exported_key, getattr(head, "prediction_keys", ())):
         if key not in lowered:
@@ -81,16 +77,8 @@ def signatures(
 
     The methods classify and regress take each example as one string. If the inputs are anything else, the only
     signature is ``predict``, which is then ``serving_default`` as well. Predictions that the head did not make are
-    outputs of every signature of the method predict.
-
-    Args:
-        head: Head of the model.
-        predictions: Outputs of the graph by key of the prediction.
-        inputs: Inputs of the graph by name.
-        export_outputs: Signatures of the `EstimatorSpec`. They are added to those of the head, or replace them.
-
-    Raises:
-        ExportError: A signature of `export_outputs` has a prediction that the model does not make.
+    outputs of every signature of the method predict. `export_outputs`, the signatures of the `EstimatorSpec`, are added
+    to those of the head, or replace them.
     """
     examples = next(iter(inputs.values())) if len(inputs) == 1 else None
     if examples is not None and examples.dtype != "DT_STRING":
@@ -151,11 +139,7 @@ def tensor_info(prediction: Prediction, tensor: str) -> TensorInfo:
 
 
 def dtype_name(dtype: torch.dtype, key: str) -> str:
-    """Return TensorFlow's name of a torch dtype, such as ``DT_FLOAT``.
-
-    Raises:
-        ExportError: An export cannot have this dtype; the error names the prediction `key`.
-    """
+    """Return TensorFlow's name of a torch dtype, such as ``DT_FLOAT``; an error names the prediction `key`."""
     if dtype not in _DTYPES:
         raise ExportError(f"the prediction {key!r} has the type {dtype}, which an export cannot give.")
     return _DTYPES[dtype]

@@ -54,13 +54,8 @@ def lower_network(
 ) -> Prediction:
     """Add the nodes of a model to the graph; return its logits, float32 ``[N, width]``.
 
-    Args:
-        graph: Graph to which nodes are added.
-        module: A premade model (with attributes `linear` and `dnn`), or any module from features to logits.
-        inputs: Inputs of the module.
-        width: Number of logits.
-        recorder: Records the outputs of inner layers; None if no inner layer is an output.
-        joined: Function that joins logits given by head into one tensor; None for a module with one output.
+    `module` is a premade model (with attributes `linear` and `dnn`), or any module from features to logits. `joined`
+    joins logits given by head into one tensor; None for a module with one output.
     """
     if isinstance(module, Baseline):
         return _baseline(graph, module, inputs.tensors[ROWS].tensor)
@@ -175,14 +170,7 @@ def _weights(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
 
 
 def _pooled(graph: GraphBuilder, rows: str, weights: str, combiner: Combiner) -> str:
-    """Combine the vectors of each list by sum, mean or sqrtn, float32 ``[N, dimension]``.
-
-    Args:
-        graph: Graph to which nodes are added.
-        rows: Vectors of the ids, ``[N, n, dimension]``.
-        weights: Weights of the ids, ``[N, n]``.
-        combiner: How the vectors are combined.
-    """
+    """Combine the vectors of each list, ``[N, n, dimension]``, by sum, mean or sqrtn, float32 ``[N, dimension]``."""
     if combiner != "sum":
         weights = graph.op("Relu", weights)
     axis = graph.constant([1], np.int64)

@@ -38,13 +38,8 @@ _TEXT_OF_RECEIVERS = "0"
 def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[Mapping[str, Any]], count: int) -> None:
     """Write ``assets.extra/warmup.jsonl`` into an export that is being written, unless the user has given that file.
 
-    Without usable rows, one instance is made of the inputs' defaults, zeros, empty strings and empty lists.
-
-    Args:
-        model: The export, loaded.
-        receiver: Its serving input.
-        rows: Rows of raw features by name.
-        count: How many of them to record at most.
+    At most `count` of the rows of raw features are recorded. Without usable rows, one instance is made of the inputs'
+    defaults, zeros, empty strings and empty lists.
     """
     path = files.join(model.directory, ASSETS_EXTRA, WARMUP_FILE)
     if os.path.exists(path):
@@ -64,12 +59,7 @@ def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[M
 
 
 def check_count(warmup_instances: object) -> int:
-    """Return the setting `warmup_instances`.
-
-    Raises:
-        InvalidTypeError: It is not a whole number.
-        InvalidValueError: It is negative, or larger than `MOST_INSTANCES`.
-    """
+    """Return the setting `warmup_instances`."""
     if isinstance(warmup_instances, bool) or not isinstance(warmup_instances, int):
         raise InvalidTypeError(f"warmup_instances must be a whole number, but got {warmup_instances!r}.")
     if not 0 <= warmup_instances <= MOST_INSTANCES:
@@ -146,12 +136,7 @@ def _made_up(receiver: ServingInput) -> dict[str, Any]:
 
 
 def _plain(value: Any, feature: RawFeature) -> list[Any]:
-    """Return the values of one feature in one row as Python values.
-
-    Raises:
-        TypeError: A value has another type than the feature.
-        ValueError: There are not as many values as the feature has.
-    """
+    """Return the values of one feature in one row as Python values; TypeError or ValueError if they do not fit it."""
     items = np.asarray(value).ravel().tolist() if isinstance(value, np.ndarray) else value
     items = [_item(one, feature.dtype) for one in (items if isinstance(items, list) else [items])]
     size = int(np.prod(feature.shape))

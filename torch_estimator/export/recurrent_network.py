@@ -24,15 +24,9 @@ def lower_outputs(
 ) -> tuple[str, str | None]:
     """Add the nodes of a network up to the inputs of its last layer.
 
-    Args:
-        graph: Graph to which nodes are added.
-        network: The network.
-        features: Tensors of the sequence columns.
-        context: Output of the context columns, float32 ``[N, width]``, or None.
-
-    Returns:
-        The outputs of the recurrent layers, float32 ``[N, units]``, and None; or ``[N, T, units]``, and the mask of the
-        steps, bool ``[N, T]``, if there are logits for each step.
+    `features` holds the tensors of the sequence columns, `context` the output of the context columns, float32 ``[N,
+    width]``. Return the outputs of the recurrent layers, float32 ``[N, units]``, and None; or ``[N, T, units]``, and
+    the mask of the steps, bool ``[N, T]``, if there are logits for each step.
     """
     steps, width = _steps(graph, network.sequence_features, features), network.sequence_features.width
     if context is not None and network.dense_features is not None:

@@ -80,12 +80,9 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One way to call an exported model, with its inputs and outputs.
+    """One way to call an exported model, with its inputs and outputs by name, in the order in which they are shown.
 
-    Attributes:
-        method_name: TensorFlow Serving's name of the kind of call, such as `PREDICT`.
-        inputs: Inputs by name, in the order in which they are shown.
-        outputs: Outputs by name, in the order in which they are shown.
+    `method_name` is TensorFlow Serving's name of the kind of call, such as `PREDICT`.
     """
 
     method_name: str
@@ -100,11 +97,9 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvField:
-    """Type and default of one CSV field that the model uses.
+    """Type, for instance ``DT_FLOAT``, and default of one CSV field that the model uses.
 
-    Attributes:
-        dtype: Type of the value, for instance ``DT_FLOAT``.
-        default: Text that replaces an empty field. None makes an empty field of a number an error.
+    The default is the text that replaces an empty field. None makes an empty field of a number an error.
     """
 
     dtype: str
@@ -115,11 +110,9 @@ class CsvField:
 class CsvFormat:
     """Format of an input whose rows are lines of CSV.
 
-    Attributes:
-        tensor: Graph input for rows of text without quotes, ``[rows]``.
-        fields_tensor: Optional graph input for rows that the caller split, ``[rows, len(column_names)]``.
-        column_names: Names of all fields of a row.
-        fields: The fields that the model uses.
+    `tensor` is the graph input for rows of text without quotes, ``[rows]``; `fields_tensor` an optional one for rows
+    that the caller split, ``[rows, len(column_names)]``. `column_names` are all fields of a row, `fields` those that
+    the model uses.
     """
 
     tensor: str
@@ -151,9 +144,8 @@ class ExampleField:
 class ExampleFormat:
     """Format of an input whose rows are serialized tf.Examples. They are parsed before the graph runs.
 
-    Attributes:
-        tensor: The `TensorInfo.tensor` of such an input. The graph does not have it.
-        fields: The features by name, which is also that of the graph's input.
+    `tensor` is the `TensorInfo.tensor` of such an input. The graph does not have it. The features in `fields` have the
+    names of the graph's inputs.
     """
 
     tensor: str
@@ -209,15 +201,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Parse a manifest from the JSON text of ``signatures.json``.
-
-        Args:
-            text: Text that `to_json` returned.
-            where: Path of the file, for messages.
-
-        Raises:
-            ExportError: The text is not a manifest, or of a newer format.
-        """
+        """Parse a manifest from the JSON text of ``signatures.json``, which has the path `where`."""
         try:
             content = parse_json(text)
             if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:

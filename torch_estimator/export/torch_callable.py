@@ -32,10 +32,7 @@ _UNTRANSLATED = re.compile(r"translating node %(\w+) .*?target=torch\.ops\.([\w.
 class Inlined:
     """Tensor of the ONNX graph, with the shape and dtype that it has as an argument of a torch function.
 
-    Attributes:
-        tensor: Name of the tensor in the graph.
-        row_shape: Shape of a row, without the batch dimension. A size of -1 varies.
-        dtype: ``"float32"`` or ``"int64"``.
+    `row_shape` is without the batch dimension; a size of -1 varies. `dtype` is ``"float32"`` or ``"int64"``.
     """
 
     tensor: str
@@ -68,16 +65,9 @@ def inline(
 ) -> tuple[str, ...]:
     """Convert a torch function to ONNX nodes, and add them to the graph; return the names of the output tensors.
 
-    Args:
-        graph: Graph to which nodes are added.
-        function: Function of one tensor per input, which returns a tensor or a tuple of tensors. All have the batch
-            as their first dimension.
-        inputs: Tensors of the graph to which the function is applied.
-        what: Name of the function for messages, for instance ``the normalizer_fn of age``.
-        module: Module that the function calls. Messages then name the part of it that fails.
-
-    Raises:
-        ExportError: torch cannot express the function in ONNX.
+    The function takes one tensor per input and returns a tensor or a tuple of tensors, all with the batch as their
+    first dimension. `what` is its name for messages, for instance ``the normalizer_fn of age``. If it calls a `module`,
+    messages name the part of it that fails.
     """
     import onnx
 
@@ -175,12 +165,9 @@ def _raise_user_error(error: BaseException) -> None:
 def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], Any]) -> str:
     """Return a phrase that says why an export failed and what to do.
 
-    The description names the operator that has no ONNX form, or else the line of the user's module that failed.
-
-    Args:
-        error: Exception of torch's exporter, with its causes.
-        root: Module that was exported. Its parts are named by their path below it.
-        trace: Function that exports `root` to a program of torch's operators. It may fail.
+    The description names the operator that has no ONNX form, or else the line of the user's module that failed. The
+    parts of `root`, the exported module, are named by their path below it. `trace` exports `root` to a program of
+    torch's operators; it may fail.
     """
     chain = list(_causes(error))
     for one in chain:
@@ -246,12 +233,8 @@ def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, 
 def _traced(trace: Callable[[], Any], name: str, target: str) -> tuple[str, tuple[str, str] | None]:
     """Return the torch operator that the user's module calls, for a node that could not be converted to ONNX.
 
-    The second result is the path and the type of the module, or None if they are unknown.
-
-    Args:
-        trace: As for `describe_problem`.
-        name: Name of the failed node in torch's graph.
-        target: Operator of the node. Decomposition may have replaced the operator that the module calls.
+    `name` is that of the failed node in torch's graph, and `target` its operator: decomposition may have replaced the
+    one that the module calls. The second result is the path and the type of the module, or None if they are unknown.
     """
     base = target.split(".")[1] if "." in target else target
     nodes: list[Any] = []

@@ -32,17 +32,8 @@ def config_of(
     """Return the configuration of an export, as protocol buffers in text form.
 
     The inputs and outputs are those of all signatures under their names in the graph, which Triton uses. Inputs with a
-    default have to be given: Triton knows no defaults.
-
-    Args:
-        manifest: Description of the export.
-        name: Name of the model, which is that of the directory.
-        max_batch: Largest batch that Triton makes of several requests.
-        max_delay_ms: How long Triton waits for more requests, in milliseconds.
-        version: The version that Triton serves; None for the newest one.
-
-    Raises:
-        ExportError: A tensor does not have the batch as its first dimension.
+    default have to be given: Triton knows no defaults. Triton makes batches of up to `max_batch` requests, for which it
+    waits `max_delay_ms` milliseconds, and serves `version`; None for the newest one.
     """
     inputs: dict[str, TensorInfo] = {}
     outputs: dict[str, TensorInfo] = {}
@@ -71,17 +62,9 @@ def write_config(
     max_delay_ms: float = 0.0,
     is_default: bool = False,
 ) -> str:
-    """Write ``config.pbtxt`` beside an export; return its path.
+    """Write ``config.pbtxt`` beside an export, whose directory has a number as its name; return the file's path.
 
-    Args:
-        directory: Directory of the export, whose name must be a number.
-        manifest: Description of the export.
-        max_batch: As for `config_of`.
-        max_delay_ms: As for `config_of`.
-        is_default: Whether Triton serves this version even where there is a newer one.
-
-    Raises:
-        ExportError: The directory's name is not a number, or the file cannot be written.
+    With `is_default`, Triton serves this version even where there is a newer one. The rest is as for `config_of`.
     """
     version, model = files.basename(directory), files.parent(directory)
     if not (version.isascii() and version.isdigit()):

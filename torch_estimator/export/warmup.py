@@ -38,13 +38,7 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupInstance:
-    """One recorded row.
-
-    Attributes:
-        signature_name: The signature that was called.
-        instance: The inputs of the row, by name.
-        predictions: The outputs of the row, by name.
-    """
+    """One recorded row: its inputs and outputs by name, and the signature that was called."""
 
     signature_name: str
     instance: dict[str, Any]
@@ -52,11 +46,7 @@ class WarmupInstance:
 
 
 def read_warmup(directory: str) -> list[WarmupInstance]:
-    """Return the warm-up instances of the export in a directory; an empty list if it has none.
-
-    Raises:
-        ExportError: The file cannot be read, or is damaged.
-    """
+    """Return the warm-up instances of the export in a directory; an empty list if it has none."""
     path = files.join(directory, ASSETS_EXTRA, WARMUP_FILE)
     try:
         # Not splitlines, which takes some characters inside strings for ends of lines.
@@ -71,11 +61,7 @@ def read_warmup(directory: str) -> list[WarmupInstance]:
 def batches_of(
     instances: Sequence[WarmupInstance], signatures: Mapping[str, Signature]
 ) -> dict[str, tuple[dict[str, list[Any]], list[WarmupInstance]]]:
-    """Return the inputs of a batch by signature, and the instances in it.
-
-    Raises:
-        InvalidValueError: An instance names a signature that the export lacks, or does not fit it.
-    """
+    """Return the inputs of a batch by signature, and the instances in it."""
     groups: dict[str, list[WarmupInstance]] = {}
     for one in instances:
         groups.setdefault(one.signature_name, []).append(one)

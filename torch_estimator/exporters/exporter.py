@@ -81,18 +81,7 @@ class Exporter(Protocol):
 
 
 def check_settings(kind: str, name: object, serving_input_receiver_fn: object, as_text: object) -> None:
-    """Check `name`, `serving_input_receiver_fn` and `as_text`, which are settings of every exporter in this package.
-
-    Args:
-        kind: Name of the exporter's class, for messages.
-        name: The exporter's `name`.
-        serving_input_receiver_fn: Serving input of the exports.
-        as_text: Has no effect.
-
-    Raises:
-        InvalidTypeError: `name` is not a string.
-        InvalidValueError: `name` is empty or has a slash, or the serving input is missing.
-    """
+    """Check `name`, `serving_input_receiver_fn` and `as_text`, which are settings of every exporter in this package."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"{kind}: name must be a string, but got {name!r}.")
     if not name or "/" in name:
@@ -111,11 +100,7 @@ def check_settings(kind: str, name: object, serving_input_receiver_fn: object, a
 
 
 def check_exports_to_keep(exports_to_keep: int | None) -> None:
-    """Check that the setting `exports_to_keep` is None or a positive whole number.
-
-    Raises:
-        InvalidValueError: The setting is neither None nor a positive whole number.
-    """
+    """Check that the setting `exports_to_keep` is None or a positive whole number."""
     if exports_to_keep is not None and not (exports_to_keep > 0 and float(exports_to_keep).is_integer()):
         raise InvalidValueError(
             f"exports_to_keep must be a positive whole number, or None to keep all, but got {exports_to_keep}."
@@ -125,9 +110,7 @@ def check_exports_to_keep(exports_to_keep: int | None) -> None:
 def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | None) -> None:
     """Remove all exports in a directory except the newest. Log a warning for an export that cannot be removed.
 
-    Args:
-        export_dir_base: Directory of the exports. Only directories named like an export, by ten digits, are removed.
-        exports_to_keep: Number of exports to keep; None for all.
+    Only directories named like an export, by ten digits, are removed. None keeps all.
     """
     if exports_to_keep is None:
         return
