@@ -27,19 +27,12 @@ _LIBRARIES = ("torch", "torch_estimator", "torchmetrics", "numpy", "functools")
 def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
     """Raise an error if a function refers to the module, to one of its submodules or to one of its trained parameters.
 
-    Each training and evaluation works on a copy of the module. Such a function would read the original: its weights
-    are not trained, and values that its forward pass stores exist only if the caller ran it.
+    Each training and evaluation works on a copy of the module. Such a function would read the original: its weights are
+    not trained, and values that its forward pass stores exist only if the caller ran it.
 
     The search covers the function's closure, the globals that its code reads, default arguments, arguments bound by
-    `functools.partial`, and attributes of objects. Functions that are found there are searched as well.
-
-    Args:
-        what: Name of the function in the error, such as ``"The loss"``.
-        function: A function, another callable object, a head, or None.
-        module: The module given to `Estimator.from_module`.
-
-    Raises:
-        InvalidValueError: The function refers to a part of the module; the message names the variable or attribute.
+    `functools.partial`, and attributes of objects. Functions that are found there are searched as well. `what` is the
+    name of the function in the error, such as ``"The loss"``.
     """
     found = _Search(module).first(function)
     if found is None:
@@ -55,11 +48,7 @@ def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
 
 
 class _Search:
-    """Search for a module, its submodules and its trained parameters among the values that a function refers to.
-
-    Args:
-        module: The module to search for.
-    """
+    """Search for a module, its submodules and its trained parameters among the values that a function refers to."""
 
     def __init__(self, module: nn.Module) -> None:
         # Leave out torch's modules without parameters, such as nn.ReLU or a loss: training does not change them.
@@ -118,9 +107,8 @@ def _held(value: Any, name: str, depth: int) -> _Held:
 def _held_by_function(function: Any, objects: Sequence[tuple[str, Any]] = ()) -> _Held:
     """Yield the values in a function's closure and defaults, and the globals and attributes that its code reads.
 
-    Args:
-        function: A Python function. For anything else, nothing is yielded.
-        objects: Further objects whose attributes the function may read, each with its name.
+    `objects` are further objects, with their names, whose attributes the function may read. Yield nothing for a
+    callable that is not a Python function.
     """
     if not isinstance(function, FunctionType):
         return

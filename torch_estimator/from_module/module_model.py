@@ -31,16 +31,10 @@ from torch_estimator.specs import EstimatorSpec
 
 
 class ColumnsThenModule(nn.Module):
-    """An `InputLayer` of feature columns, followed by a module that takes its output.
+    """An `InputLayer` of feature columns, followed by a module that takes its output, float32 ``[N, width]``.
 
-    Args:
-        layout: Layout of the feature columns in the input layer's output.
-        module: Module that takes float32 ``[N, width]``.
-
-    Attributes:
-        input_layer: The input layer; it is trained together with the module.
-        module: The given module.
-        layer_prefix: Prefix of the paths of the module's layers in this model; see `find_layer`.
+    Both are trained together. `layer_prefix` is the prefix of the paths of the module's layers in this model; see
+    `find_layer`.
     """
 
     layer_prefix = "module."
@@ -58,13 +52,8 @@ class ColumnsThenModule(nn.Module):
 class ModuleModel:
     """The ``model_fn`` of `Estimator.from_module`. Each call returns an `EstimatorSpec` with a new copy of the module.
 
-    The arguments are those of `Estimator.from_module`.
-
-    Attributes:
-        holds_weights: True, because the module has weights, with which it can predict and be exported before training.
-
-    Raises:
-        InvalidTypeError, InvalidValueError: The arguments do not fit each other.
+    The arguments are those of `Estimator.from_module`. `holds_weights` is True, because the module has weights, with
+    which it can predict and be exported before training.
     """
 
     holds_weights = True

@@ -44,10 +44,6 @@ def factory_of(optimizer: ModuleOptimizer) -> Factory:
     """Return an optimizer factory for a name, with Keras' default learning rate. Return a function unchanged.
 
     The learning rate is 0.01 for SGD, otherwise 0.001.
-
-    Raises:
-        InvalidTypeError: The argument is neither a name nor a function.
-        InvalidValueError: No optimizer has this name.
     """
     if isinstance(optimizer, str):
         return partial(_make_for_trainable, by_name(optimizer, _RATES.get(optimizer, _RATE)))
@@ -87,12 +83,7 @@ def _move_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_bound(optimizer: Any, module: nn.Module) -> None:
-    """Reject LBFGS (needs a closure), ReduceLROnPlateau (needs a metric), and optimizers of another module.
-
-    Raises:
-        InvalidTypeError: A list contains something other than bound optimizers, or needs a closure or a metric.
-        InvalidValueError: An optimizer holds a parameter that does not belong to the module.
-    """
+    """Reject LBFGS (needs a closure), ReduceLROnPlateau (needs a metric), and optimizers of another module."""
     given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
     for one in given:
         if not is_bound(one) or isinstance(one, Sequence):
@@ -129,13 +120,6 @@ def copy_together(module: nn.Module, *parts: Any) -> tuple[Any, ...]:
     """Return deep copies of a module and of objects that refer to it, for example its optimizers.
 
     The copied objects refer to the copied module.
-
-    Args:
-        module: The module to copy.
-        parts: Optimizers of its parameters, schedules, lists of them, or other objects.
-
-    Raises:
-        InvalidTypeError: The module contains something that Python cannot copy.
     """
     memo: dict[int, Any] = {}
     try:

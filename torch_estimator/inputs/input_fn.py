@@ -76,14 +76,7 @@ def call_input_fn(input_fn: Callable[..., Any] | Dataset, given: Mapping[str, An
     """Call a user's ``input_fn`` with those arguments in `given` for which the function has a parameter.
 
     As in tf.estimator, ``*args`` and ``**kwargs`` get no arguments. Arguments that a `functools.partial` binds keep
-    their values.
-
-    Args:
-        input_fn: The user's function; or a Dataset, which is returned.
-        given: Arguments that it may take, by name.
-
-    Raises:
-        InvalidValueError: The function needs an argument that is not among `given`, or takes one by position only.
+    their values. A Dataset in place of the function is returned.
     """
     if isinstance(input_fn, Dataset):
         return input_fn

@@ -63,19 +63,9 @@ def numpy_input_fn(
 def batching(
     what: str, batch_size: int, num_epochs: int | None, shuffle: bool | None, queue_capacity: int, num_threads: int
 ) -> Callable[[Dataset], Dataset]:
-    """Check the arguments of an input function. Return a function that shuffles, repeats and batches a Dataset.
+    """Check the arguments of `numpy_input_fn`. Return a function that shuffles, repeats and batches a Dataset.
 
-    Args:
-        what: Name of the input function, for messages.
-        batch_size: As in `numpy_input_fn`, like the arguments that follow.
-        num_epochs: Number of passes; None repeats without end.
-        shuffle: Whether to shuffle.
-        queue_capacity: Minimum number of rows to shuffle at once.
-        num_threads: Has no effect.
-
-    Raises:
-        InvalidValueError: `shuffle` is not a boolean, or a number is not positive.
-        InvalidTypeError: A number is not an `int`.
+    `what` is the name of the input function, for messages.
     """
     if not isinstance(shuffle, bool):
         raise InvalidValueError(
