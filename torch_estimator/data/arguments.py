@@ -10,17 +10,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 
 def check_count(what: str, value: object, *, at_least: int) -> None:
-    """Check that an argument is an `int` that is not too small.
-
-    Args:
-        what: Name of the argument, for messages.
-        value: The argument.
-        at_least: Smallest valid value.
-
-    Raises:
-        InvalidTypeError: The value is not an `int`.
-        InvalidValueError: The value is too small.
-    """
+    """Check that an argument is an `int` that is not too small."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidTypeError(f"{what} must be a whole number, but got {value!r}.")
     if value < at_least:
@@ -37,16 +27,7 @@ def duplicates(names: Iterable[str]) -> list[str]:
 
 
 def column_names(what: str, given: Sequence[str]) -> tuple[str, ...]:
-    """Check an argument that lists column names, and return the names as a tuple.
-
-    Args:
-        what: Name of the argument, for messages.
-        given: The argument.
-
-    Raises:
-        InvalidTypeError: The argument is not a sequence of strings.
-        InvalidValueError: A name repeats, or the sequence is empty.
-    """
+    """Check an argument that lists column names, and return the names as a tuple."""
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise InvalidTypeError(f"{what} must be a sequence of strings, but got {given!r}.")
     names = tuple(given)
@@ -61,14 +42,7 @@ def column_names(what: str, given: Sequence[str]) -> tuple[str, ...]:
 def by_column(given: Any, what: str, names: Sequence[str] | None) -> dict[str, Any]:
     """Convert an argument with one value per column to a dict by column.
 
-    Args:
-        given: A dict by column, a list in the order of `names`, or None for no values.
-        what: Name of the argument, for messages.
-        names: The columns in the order that a list follows; None if their order is unknown.
-
-    Raises:
-        InvalidTypeError: The argument is neither a dict nor a list.
-        InvalidValueError: A list does not have the length of `names`, or the order of the columns is unknown.
+    `given` is a dict by column, a list in the order of `names` (None if that is unknown), or None for no values.
     """
     if given is None:
         return {}
@@ -86,11 +60,8 @@ def by_column(given: Any, what: str, names: Sequence[str] | None) -> dict[str, A
 def missing_column(name: str, where: str, names: Iterable[Any], cure: str = "") -> DataError:
     """Return the error for a column that the data does not have.
 
-    Args:
-        name: The column.
-        where: Name of the file or structure that lacks the column, for the message.
-        names: The columns that the data does have.
-        cure: What to do if these are not the names, from a semicolon on.
+    `where` names the file or structure that lacks the column, and `names` the columns that the data does have. `cure`,
+    from a semicolon on, says what to do if these are not the names.
     """
     available = ", ".join(map(str, names))
     return DataError(f"column {name!r} is not in {where}; the columns there are {available}{cure}.")

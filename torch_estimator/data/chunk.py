@@ -155,13 +155,7 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
 def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
     """Make a chunk from a user's features and labels: arrays, tensors or lists, alone or in dicts or tuples.
 
-    Args:
-        features: Features that a user's function or iterable returned.
-        labels: Labels that the same code returned, or None.
-        locate: Returns the origin of a row.
-
-    Raises:
-        DataError: A value cannot be a column, or columns differ in length.
+    `locate` returns the origin of a row.
     """
     try:
         features, labels = as_columns(features), as_columns(labels, "labels", lists=True)
@@ -196,11 +190,7 @@ def copied(value: Any) -> Any:
 
 
 def count_rows(features: Any, labels: Any) -> int:
-    """Return the number of rows that all columns have.
-
-    Raises:
-        InvalidValueError: There is no column, or columns differ in length.
-    """
+    """Return the number of rows that all columns have."""
     lengths = [len(column) for column in tree.leaves(features)]
     if not lengths:
         raise InvalidValueError("features must hold at least one column, but there is none.")
@@ -214,11 +204,7 @@ def count_rows(features: Any, labels: Any) -> int:
 
 
 def as_pair(value: Any) -> tuple[Any, Any]:
-    """Split data into features and labels. A tuple or list must be such a pair; anything else is features only.
-
-    Raises:
-        InvalidValueError: A tuple or list does not have two elements.
-    """
+    """Split data into features and labels. A tuple or list must be such a pair; anything else is features only."""
     if isinstance(value, tuple | list):
         if len(value) != 2:
             raise InvalidValueError(

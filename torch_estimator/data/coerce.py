@@ -22,13 +22,7 @@ BY_TYPE = "give strings, floats or a numpy array of uint64"
 def convert_objects(values: Sequence[Any], name: str | None, *, otherwise: Any = None) -> Any:
     """Convert the objects of one column to an array of numbers or a list of `str`.
 
-    Args:
-        values: Values of one column.
-        name: Name of the column, for messages.
-        otherwise: Returned if some values are neither text nor numbers.
-
-    Raises:
-        RowError: Strings and numbers are mixed, a number is too large, or a string is not UTF-8.
+    Return `otherwise` if some values are neither text nor numbers.
     """
     kinds = [None if _is_missing(value) else _kind(value) for value in values]
     present = [kind for kind in kinds if kind is not None]
@@ -57,13 +51,7 @@ def unequal_rows_problem(value: Any) -> str | None:
 def check_integers(rows: Sequence[Any], name: str | None, cure: str = BY_TYPE) -> None:
     """Check that int64 can hold every value of a column of integers. Otherwise the column would become floats.
 
-    Args:
-        rows: The rows of the column, each a value or a list of values.
-        name: Name of the column, for messages.
-        cure: What the user can do, for messages.
-
-    Raises:
-        RowError: All values except missing ones are integers, and int64 cannot hold one of them.
+    Each row is a value or a list of values.
     """
     values = [[value for value in _flat(row) if not _is_missing(value)] for row in rows]
     if not all(isinstance(value, int | np.integer) for row in values for value in row):

@@ -20,15 +20,8 @@ _FIRST = {float: "float32", int: "int64", str: "string", bool: "bool_", bytes: "
 def as_arrow_type(given: Any, column: str) -> pa.DataType:
     """Convert the name of a type, a Python type, or a numpy, torch or Arrow type to an Arrow type.
 
-    Args:
-        given: The type.
-        column: Name of the column, for messages.
-
     >>> as_arrow_type("float32", "age"), as_arrow_type(int, "age")
     (DataType(float), DataType(int64))
-
-    Raises:
-        InvalidTypeError: Columns of this type cannot be read.
     """
     if isinstance(given, pa.DataType):
         return _readable(given, column)
@@ -74,12 +67,7 @@ def schema_missing(schema: pa.Schema | None) -> dict[str, int]:
 
 
 def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the type of every column of a schema. Strings get the type of dictionary-encoded strings.
-
-    Raises:
-        InvalidTypeError: The argument is not a schema, or has a type that cannot be read.
-        InvalidValueError: The schema has no columns, or two with the same name.
-    """
+    """Return the type of every column of a schema. Strings get the type of dictionary-encoded strings."""
     if not isinstance(schema, pa.Schema):
         raise InvalidTypeError(f"schema must be a pyarrow.Schema, but got {schema!r}.")
     twice = duplicates(schema.names)
@@ -116,14 +104,9 @@ def inferred(kind: pa.DataType) -> pa.DataType:
 
 
 def as_column_type(kind: Any, column: str) -> pa.DataType:
-    """Convert the type that a user gave for a column to an Arrow type. A list type is allowed.
+    """Convert the type that a user gave for a column to an Arrow type.
 
-    Args:
-        kind: The type, in any form that `as_arrow_type` takes.
-        column: Name of the column, for messages.
-
-    Raises:
-        InvalidTypeError: Columns of this type cannot be read.
+    It may be a list type, or anything that `as_arrow_type` takes.
     """
     if isinstance(kind, pa.DataType):
         return _schema_type(kind, column)
@@ -131,27 +114,14 @@ def as_column_type(kind: Any, column: str) -> pa.DataType:
 
 
 def check_default(value: Any, column: str) -> Any:
-    """Check that the default of a column is a number, a string or None, and return the default.
-
-    Raises:
-        InvalidTypeError: The default is neither a number nor a string.
-    """
+    """Check that the default of a column is a number, a string or None, and return the default."""
     if value is not None and type_of_default(value) is None:
         raise InvalidTypeError(f"the default of column {column!r} must be a number or a string, but got {value!r}.")
     return value
 
 
 def default_as(value: Any, kind: pa.DataType, column: str) -> Any:
-    """Convert a default to a Python value of its column's type.
-
-    Args:
-        value: The default.
-        kind: Type of the column.
-        column: Name of the column, for messages.
-
-    Raises:
-        InvalidValueError: The default does not fit the type.
-    """
+    """Convert a default to a Python value of its column's type."""
     if pa.types.is_dictionary(kind):
         return value.decode() if isinstance(value, bytes) else str(value)
     try:

@@ -52,17 +52,9 @@ def to_numpy(column: Column) -> Array:
 def as_column(value: Any, name: str | None = None, *, lists: bool = False, incomplete: bool = False) -> Column:
     """Convert an array (numpy, torch, Arrow, pandas or a list) to a column that shares its memory if possible.
 
-    Args:
-        value: The values, rows first.
-        name: Name of the column, for messages.
-        lists: Whether a Python list of lists of unequal lengths becomes a column of lists; otherwise it is an error.
-        incomplete: Whether missing and masked numbers are allowed. Missing integers are returned as an Arrow array with
-            nulls, which the caller has to replace, and missing floats as NaN.
-
-    Raises:
-        InvalidTypeError: The value cannot be an array.
-        InvalidValueError: The value is a scalar.
-        RowError: A number is missing or masked, or an integer is too large.
+    The values are rows first. With `lists`, a Python list of lists of unequal lengths becomes a column of lists;
+    otherwise it is an error. With `incomplete`, missing and masked numbers are allowed. Missing integers are returned
+    as an Arrow array with nulls, which the caller has to replace, and missing floats as NaN.
     """
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
         # Convert through Arrow, because pandas would turn nullable integers into floats, with NaN for missing values.
@@ -91,15 +83,7 @@ def is_incomplete(column: Column) -> bool:
 def from_objects(array: Array, name: str | None = None, *, convert: bool = False, incomplete: bool = False) -> Column:
     """Convert an array of objects to a column of strings, numbers or lists. Return other objects unchanged.
 
-    Args:
-        array: Objects, strings or bytes.
-        name: Name of the column, for messages.
-        convert: Whether to convert decimals and dates, too, as `from_arrow` does.
-        incomplete: Whether missing integers are allowed; see `as_column`.
-
-    Raises:
-        RowError: Strings and numbers are mixed, a number is missing or too large, or a string is not UTF-8.
-        InvalidTypeError: The objects cannot be converted.
+    With `convert`, convert decimals and dates, too, as `from_arrow` does. For `incomplete` see `as_column`.
     """
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -167,11 +151,7 @@ def take(column: Column, indices: Array) -> Column:
 
 
 def concat(columns: Sequence[Column]) -> Column:
-    """Return the rows of several columns as one column.
-
-    Raises:
-        InvalidValueError: The columns have different types or shapes.
-    """
+    """Return the rows of several columns, which have the same type and shape, as one column."""
     if len(columns) == 1:
         return columns[0]
     try:

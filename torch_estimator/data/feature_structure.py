@@ -48,12 +48,9 @@ def leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Leaf]]:
 
 
 def assemble(structure: Structure, find: Callable[[str, Leaf], Any], name: str = "") -> Any:
-    """Build features that have the described structure, from the tensors that `find` returns.
+    """Build features that have the described structure, from the tensors that `find` returns by name and description.
 
-    Args:
-        structure: The description.
-        find: Returns the tensor for a name and a description. If it returns None, the key of a dict is left out.
-        name: Name of this part of the features.
+    If it returns None, the key of a dict is left out. `name` is that of this part of the features.
     """
     if "dict" in structure:
         found = {

@@ -89,14 +89,10 @@ class DatasetIterator:
         return batch
 
     def next_together(self, rows: int, count: int) -> tuple[Any, int]:
-        """Return several consecutive batches as one, if they have equal length and joining them needs no copy.
+        """Return consecutive batches as one, and their number, if they have equal length and joining needs no copy.
 
-        Args:
-            rows: Maximum number of rows in total. The first batch is returned even if it has more.
-            count: Maximum number of batches.
-
-        Returns:
-            The joined batch, None at the end, and the number of batches in it.
+        There are at most `count` batches and `rows` rows; the first batch is returned even if it has more. The batch is
+        None at the end.
         """
         block = self._current_block()
         if block is None:
@@ -111,12 +107,9 @@ class DatasetIterator:
         A block is many batches as one. It stays the same object for many calls, so that a caller may keep results
         computed from the block.
 
-        Args:
-            count: Maximum number of batches.
-
-        Returns:
-            The block as one batch, None at the end; the number of batches in the block, all of one length; the index in
-            the block of the first batch that this call returns, from 0; and the number of batches that it returns.
+        The results are the block as one batch, None at the end; the number of batches in the block, all of one length;
+        the index in the block of the first batch that this call returns, from 0; and the number of batches that it
+        returns, at most `count`.
         """
         block = self._current_block()
         if block is None:
@@ -209,10 +202,8 @@ class DatasetIterator:
 class _Block:
     """Consecutive batches of equal length in one piece of memory.
 
-    Args:
-        whole: The rows of all batches, as one `Batch` or what `convert` made of this batch.
-        count: Number of batches, all of the same length.
-        position: Returns the position after a number of these batches, from 1.
+    `whole` has the rows of all batches, as one `Batch` or what `convert` made of this batch. `position` returns the
+    position after a number of these batches, from 1.
     """
 
     def __init__(self, whole: Any, count: int, position: Callable[[int], State]) -> None:
@@ -241,12 +232,8 @@ class _Block:
 class _BlockReader:
     """Callable that returns a stream's next block. A thread may call it, so it holds no reference to the iterator.
 
-    Args:
-        stream: Stream of batches.
-        convert: Applied to every block as one `Batch`; treats rows independently. None leaves batches as they are.
-
-    Attributes:
-        cut: Whether to cut blocks into batches in advance.
+    `convert` is applied to every block as one `Batch`; it treats rows independently. None leaves batches as they are.
+    `cut` says whether to cut blocks into batches in advance.
     """
 
     def __init__(self, stream: Stream, convert: Callable[[Batch], Any] | None) -> None:

@@ -22,11 +22,8 @@ LabelColumns = str | Sequence[str] | Mapping[str, str]
 class Label:
     """Operation that moves columns from the features to the labels, and can map their values to numbers.
 
-    Attributes:
-        column: Name of the column. Several columns (a list of names, or a dict from names of labels to columns) make a
-            dict of labels.
-        mapping: Raw value -> number; None leaves the values as they are. With several columns, a dict of such mappings
-            by label.
+    Several columns (a list of names, or a dict from names of labels to columns) make a dict of labels. `mapping` maps
+    raw values to numbers, or is a dict of such mappings by label; None leaves the values as they are.
     """
 
     column: LabelColumns
@@ -65,11 +62,7 @@ class Label:
         return f"column {names}" if len(self.columns) == 1 else f"columns {names}"
 
     def select(self, columns: Mapping[str, Column]) -> Any:
-        """Return the labels: a column of mapped values, or a dict of such columns if there are several labels.
-
-        Raises:
-            RowError: A value is not in the mapping.
-        """
+        """Return the labels: a column of mapped values, or a dict of such columns if there are several labels."""
         if isinstance(self.column, str):
             return _mapped(columns[self.column], self.mapping, self.column)
         mappings = self.mapping or {}

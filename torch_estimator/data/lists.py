@@ -30,18 +30,8 @@ def is_lists(column: Any) -> bool:
 def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str | None) -> Any:
     """Convert an Arrow array of lists to a column. Missing lists become empty lists.
 
-    Args:
-        array: Lists of numbers or of strings.
-        convert: Function that makes a column from the values of all lists.
-        name: Name of the column, for messages.
-
-    Returns:
-        A numpy array ``[rows, length]`` if the type has a fixed length and the lists hold numbers; else an Arrow array
-        of lists.
-
-    Raises:
-        RowError: A number in a list is missing.
-        InvalidTypeError: The lists hold neither numbers nor strings.
+    `convert` makes a column from the values of all lists. Return a numpy array ``[rows, length]`` if the type has a
+    fixed length and the lists hold numbers; else an Arrow array of lists.
     """
     lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -66,10 +56,7 @@ def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
     """Return the rows of several columns of lists as one column.
 
     Integers become floats if another column has floats. Columns of empty lists, whose type is unknown, can be joined
-    with columns of any type.
-
-    Raises:
-        pyarrow.ArrowException: Some columns hold numbers and some strings.
+    with columns of any type. Raise pyarrow.ArrowException if some columns hold numbers and some strings.
     """
     kinds = {column.type for column in columns}
     if len(kinds) > 1:
@@ -120,15 +107,7 @@ def _of_objects(values: Array) -> pa.Array | None:
 
 
 def as_matrix(column: pa.ListArray, name: str | None) -> Array:
-    """Convert lists of equal length to a numpy array ``[rows, length]``. Strings become `str` objects.
-
-    Args:
-        column: The lists.
-        name: Name of the column, for messages.
-
-    Raises:
-        RowError: The lists differ in length.
-    """
+    """Convert lists of equal length to a numpy array ``[rows, length]``. Strings become `str` objects."""
     lengths = list_lengths(column)
     if len(other := np.flatnonzero(lengths != lengths[:1])):
         raise RowError(
@@ -143,16 +122,9 @@ def as_matrix(column: pa.ListArray, name: str | None) -> Array:
 def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None) -> Array:
     """Convert lists to a numpy array ``[rows, length]``. Short lists are padded at the end.
 
-    Lists of lists become an array of more dimensions, each as long as the longest list.
-
-    Args:
-        column: The lists.
-        value: Padding value; None for 0, False or ''.
-        length: Length of the result, at least that of the longest list; None for the length of the longest list.
-
-    Raises:
-        ValueError: The value does not have the type of the lists.
-        OverflowError: The value does not fit into the type of the lists.
+    Lists of lists become an array of more dimensions, each as long as the longest list. The padding value is 0, False
+    or '' for None; ValueError or OverflowError if it does not fit the type of the lists. `length` is at least that of
+    the longest list, which it is by default.
 
     >>> padded(pa.array([[1, 2], [], [3]])).tolist()
     [[1, 2], [0, 0], [3, 0]]

@@ -63,9 +63,8 @@ class _Pipeline:
     Label and class weight operations that come before any map are applied to whole windows, right after reading. Their
     order relative to shuffling or batching does not matter, because they treat rows independently.
 
-    Attributes:
-        prefetch: Whether the iterator, instead of a stream, reads ahead in a thread. The iterator passes on many
-            batches at once, which is faster unless a user's function produces the batches one by one.
+    `prefetch` says whether the iterator, instead of a stream, reads ahead in a thread. The iterator passes on many
+    batches at once, which is faster unless a user's function produces the batches one by one.
     """
 
     def __init__(self, operations: Sequence[Operation], transform: Transform | None, *, is_part: bool = False) -> None:

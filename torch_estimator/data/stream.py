@@ -33,16 +33,11 @@ class Stream(ABC):
         """Return the next chunk, or None at the end. A chunk has at least one row."""
 
     def next_block(self, max_rows: int, max_chunks: int) -> tuple[Chunk | None, int]:
-        """Return several consecutive chunks as one, if they have equal length and joining them needs no copy.
+        """Return consecutive chunks as one, and their number, if they have equal length and joining them needs no copy.
 
-        Code that treats rows independently is faster with few large chunks than with many small ones.
-
-        Args:
-            max_rows: Maximum number of rows in total. The first chunk is returned even if it has more.
-            max_chunks: Maximum number of chunks.
-
-        Returns:
-            The joined chunk, None at the end, and the number of chunks in it.
+        Code that treats rows independently is faster with few large chunks than with many small ones. There are at most
+        `max_chunks` chunks and `max_rows` rows; the first chunk is returned even if it has more. The chunk is None at
+        the end.
         """
         return self.next(), 1
 
@@ -54,10 +49,7 @@ class Stream(ABC):
         """Return a function from a number of used chunks of the last block to the position after these chunks.
 
         The last block is what `next_block` returned last. The number is at least 1. The function may be called after
-        the stream has returned further chunks.
-
-        Args:
-            count: Number of chunks in the block.
+        the stream has returned further chunks. `count` is the number of chunks in the block.
         """
         state = self.state()
         return lambda used: state
@@ -121,15 +113,7 @@ class StateMismatch(InvalidValueError):
 
 
 def check_signature(saved: Any, own: Signature) -> None:
-    """Check that a saved position belongs to this pipeline.
-
-    Args:
-        saved: Signature that was saved with the position.
-        own: Signature of the pipeline that is to restore the position.
-
-    Raises:
-        StateMismatch: The signatures differ; the message names the difference.
-    """
+    """Check that a saved position belongs to this pipeline; raise a StateMismatch that names the first difference."""
     if not isinstance(saved, Mapping):
         raise StateMismatch("The saved input position is not one that this version can read.")
     for key in (*own, *saved):

@@ -79,11 +79,7 @@ def wants_others(transform: Transform | None) -> bool:
 
 
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
-    """Return a chunk with the same rows, but with the features and labels that the transform returns.
-
-    Raises:
-        DataError: A required column is missing, or a row cannot be used; the message names the row's file and line.
-    """
+    """Return a chunk with the same rows, but with the features and labels that the transform returns."""
     features = chunk.features
     required = transform.required
     see_names = getattr(transform, "see_names", None)

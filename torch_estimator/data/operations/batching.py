@@ -41,12 +41,7 @@ class Padding:
     def apply(self, chunk: Chunk, length: int | None = None) -> Chunk:
         """Return a batch in which columns of lists are padded to numpy arrays.
 
-        Args:
-            chunk: The batch.
-            length: Length to pad all lists to; None for the longest list of each column.
-
-        Raises:
-            DataError: A list is longer than `length`, or the features already have a column ``<column>_length``.
+        Lists are padded to `length`, or to the longest list of each column for None.
         """
         features = self._padded(chunk.features, None, length, chunk)
         if self.lengths and isinstance(chunk.features, dict):

@@ -67,11 +67,7 @@ class Bucketing:
         return measured
 
     def lengths(self, chunk: Chunk) -> Array:
-        """Return the length of every row's list in `column`: int64 ``[rows]``.
-
-        Raises:
-            DataError: The column is missing, or it does not hold lists.
-        """
+        """Return the length of every row's list in `column`: int64 ``[rows]``."""
         if not isinstance(chunk.features, dict) or self.column not in chunk.features:
             names = chunk.features if isinstance(chunk.features, dict) else ["(they have no names)"]
             raise missing_column(self.column, f"the features ({chunk.locate(0)})", names)
@@ -102,10 +98,7 @@ class Bucketing:
 class _Pending:
     """Unused rows of one earlier chunk in one bucket. They wait until the bucket has enough rows for a batch.
 
-    Attributes:
-        chunk: The rows.
-        number: Number of that earlier chunk, in the order of reading.
-        before: Position of that chunk in the stream.
+    `number` is that of the earlier chunk, in the order of reading, and `before` its position in the stream.
     """
 
     chunk: Chunk

@@ -22,9 +22,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 class ClassWeight:
     """Operation that adds a column with the weight of each row's label, or multiplies an existing column by it.
 
-    Attributes:
-        weights: Label -> weight; labels without an entry have the weight 1.
-        column: Name of the column of weights.
+    Labels without an entry have the weight 1.
     """
 
     weights: Mapping[Any, float] = field(hash=False)
@@ -44,11 +42,7 @@ class ClassWeight:
                 )
 
     def apply(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with a column of weights (float32 ``[rows]``) in its features.
-
-        Raises:
-            DataError: There is not one label per row, the features have no names, or existing weights are not numbers.
-        """
+        """Return the chunk with a column of weights (float32 ``[rows]``) in its features."""
         if chunk.labels is None or isinstance(chunk.labels, dict | tuple):
             found = "none" if chunk.labels is None else f"a {type(chunk.labels).__name__} of them"
             raise DataError(f"{chunk.locate(0)}: class_weight needs one column of labels, but there is {found}.")
@@ -70,11 +64,7 @@ class ClassWeight:
         return ChunkMapStream(self.apply, upstream)
 
     def check_head(self, head: Any) -> None:
-        """Check that a head knows the classes and reads the column.
-
-        Raises:
-            InvalidValueError: The head has no such class, or no loss reads the column.
-        """
+        """Check that a head knows the classes and reads the column."""
         if self.column not in head.weight_columns.values() and not getattr(head, "wants_features", False):
             reads = " and ".join(map(repr, head.weight_columns.values())) or "no column"
             raise InvalidValueError(

@@ -22,11 +22,8 @@ _MANY_ROWS = 2**20
 class Filter:
     """Operation that calls a user's function with many rows, and keeps the rows for which it returns True.
 
-    A position is one of the stream before it, so it stays exact, and a resumed run may use a corrected function.
-
-    Attributes:
-        predicate: The user's function.
-        of_batches: Whether the function is called with batches, and may answer for a whole batch.
+    A position is one of the stream before it, so it stays exact, and a resumed run may use a corrected function. With
+    `of_batches`, the function is called with batches, and may answer for a whole batch.
     """
 
     predicate: Callable[..., Any]

@@ -33,12 +33,8 @@ _MANY_EMPTY = 10_000
 class Map:
     """Operation that calls a user's function with the features and labels of every batch, as numpy arrays.
 
-    A batch of which the function leaves no rows is skipped.
-
-    Attributes:
-        function: The user's function.
-        of_batches: Whether the function is called with batches. Otherwise it is called with parts of the stream of
-            rows, in which a column of lists is an object array with one array per row.
+    A batch of which the function leaves no rows is skipped. Without `of_batches`, the function is called with parts of
+    the stream of rows, in which a column of lists is an object array with one array per row.
     """
 
     function: Callable[..., Any]
@@ -91,13 +87,7 @@ class _MapStream(PassThroughStream):
 def call(function: Callable[..., Any], chunk: Chunk, *, of_batches: bool) -> Any:
     """Call a user's function with the features of a chunk, and its labels if there are any, as numpy arrays.
 
-    Args:
-        function: The function.
-        chunk: The rows.
-        of_batches: Whether lists are padded; otherwise a column of lists is an object array with one array per row.
-
-    Raises:
-        InvalidTypeError: The function cannot be called with these arguments.
+    Lists are padded if `of_batches` is set; otherwise a column of lists is an object array with one array per row.
     """
     convert = to_numpy if of_batches else _row_by_row
     structures = [chunk.features] if chunk.labels is None else [chunk.features, chunk.labels]
@@ -144,10 +134,8 @@ def function_identity(function: Any) -> str:
     """Return a hash of a function and everything that it uses. Equal hashes in two runs mean equal functions.
 
     The hash covers the code, defaults, closure and global values of the function, and of the functions that these refer
-    to. A module is represented by its version, or by its file's time of modification if it has no version.
-
-    Raises:
-        InvalidValueError: The function uses a value that cannot be compared between runs.
+    to. A module is represented by its version, or by its file's time of modification if it has no version. Raise if the
+    function uses a value that cannot be compared between runs.
     """
     return sha256(repr(_described(function, function, ())).encode()).hexdigest()
 
@@ -155,10 +143,7 @@ def function_identity(function: Any) -> str:
 def _described(value: Any, function: Any, seen: tuple[int, ...]) -> Any:
     """Return a description of a value for hashing, made of strings, numbers, lists and tuples.
 
-    Args:
-        value: The value.
-        function: The function whose identity is computed, for messages.
-        seen: Ids of the values that this value is a part of.
+    `function` is named in messages. `seen` holds the ids of the values that this value is a part of.
     """
     if id(value) in seen:
         return "recursion"

@@ -81,12 +81,10 @@ class PrefetchStream(Stream):
 
 
 class PrefetchThread(Generic[T]):
-    """Thread that calls a function repeatedly and queues the results. Deleting this object ends the thread.
+    """Thread that calls a function repeatedly and queues at most `count` results. Deleting this object ends the thread.
 
-    Args:
-        read: Returns the next result (None at the end) and the position after it. The function must not refer to the
-            owner of this object: the running thread refers to the function, so the owner would never be deleted.
-        count: Maximum number of results to keep.
+    `read` returns the next result (None at the end) and the position after it. It must not refer to the owner of this
+    object: the running thread refers to the function, so the owner would never be deleted.
     """
 
     def __init__(self, read: Callable[[], tuple[T | None, State]], count: int) -> None:
@@ -126,11 +124,7 @@ class _Buffer(Generic[T]):
             return not self._stopped
 
     def end(self, how: State | BaseException) -> None:
-        """Mark the end of the stream.
-
-        Args:
-            how: The position at the end, or the error that ended the reading.
-        """
+        """Mark the end of the stream, with the position there or the error that ended the reading."""
         with self._changed:
             self._end = how
             self._changed.notify_all()

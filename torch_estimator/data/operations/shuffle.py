@@ -19,10 +19,8 @@ class Shuffle:
     If `shuffle` is the first operation, the source itself is read in random order (see `WindowStream`). Otherwise
     `ShuffleStream` shuffles the rows that the preceding operations return.
 
-    Attributes:
-        buffer: Minimum number of rows to shuffle at once; 1 does not shuffle.
-        seed: Seed of the order, or None for `drawn_seed`, which is then part of the saved position.
-        drawn_seed: Seed drawn when the Dataset was made.
+    At least `buffer` rows are shuffled at once; 1 does not shuffle. `drawn_seed` was drawn when the Dataset was made.
+    It is used, and saved in the position, if `seed` is None.
     """
 
     buffer: int
