@@ -360,7 +360,7 @@ def _parse_entry(content: bytes, place: int, start: int, stop: int) -> _Entry:
 
 
 def _is_covered(shape: Sequence[int], places: Sequence[tuple[slice, ...]]) -> bool:
-    """Return whether slices, which have as many numbers as a tensor together, have each of its numbers."""
+    """Return whether slices, which have as many elements in all as a tensor, cover each of its elements."""
     partitioned = [any(len(range(size)[place[axis]]) < size for place in places) for axis, size in enumerate(shape)]
     # One flag stands for a dimension that no slice divides: usually all but one.
     flags = np.zeros([size if divided else 1 for size, divided in zip(shape, partitioned, strict=True)], np.bool_)
@@ -393,7 +393,7 @@ def _unsigned(number: int) -> bytes:
 
 
 def _signed(number: int) -> bytes:
-    """Encode a number in 1 to 10 bytes, in front of which as many bits as there are bytes tell their number."""
+    """Encode a signed number in 1 to 10 bytes, whose leading bits, as many as there are bytes, give the length."""
     size = (~number if number < 0 else number).bit_length() // 7 + 1
     header = ((1 << size) - 1) << (8 * size - size)
     return ((number & ((1 << 8 * size) - 1)) ^ header).to_bytes(size, "big")

@@ -188,7 +188,7 @@ class _Sorting:
         self.step = 0
 
     def add(self, name: str) -> None:
-        """Sort in one tensor."""
+        """Classify one tensor."""
         is_number = not self._bundle.shape(name)
         if name == _STEP:
             if not is_number or not 0 <= (step := int(self._bundle[name])) < 2**63:
@@ -272,7 +272,7 @@ class _Sorting:
             self._note(name, "optimizer", None, "no optimizer here has this state")
 
     def _add_of_kmeans(self, name: str) -> None:
-        """Sort in a tensor of `KMeans` other than the clusters."""
+        """Classify a tensor of `KMeans` other than the clusters."""
         if name == "Variable":
             self.variables["counts"] = _Source([name], factor=1.0)
             self._note(name, "weight", "counts")

@@ -18,7 +18,7 @@ _SHOWN = 3
 
 
 class ListLengths:
-    """Transform that puts the lengths of lists in the place of the lists."""
+    """Transform that replaces lists by their lengths."""
 
     required: Required = None
 

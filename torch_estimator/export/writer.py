@@ -136,7 +136,7 @@ def write_export(
 
 
 def _unpadded(receiver: ServingInput) -> ServingInput:
-    """Return a serving input of a module without columns, which gets lists of numbers as long as they are."""
+    """Return a serving input of a module without columns, whose lists of numbers are not padded."""
     if receiver.features:
         return receiver
     lists = (name for name, one in receiver.inputs.items() if one.shape[0] == -1 and one.dtype != "string")
@@ -230,7 +230,7 @@ def _inputs(
 
 
 def _warn_of_unread(graph: GraphBuilder, received: Received, receiver: ServingInput) -> None:
-    """Name the inputs of a serving input that no output of the graph depends on, in a line of log."""
+    """Log the names of inputs that no output of the graph depends on."""
     needed = graph.needed()
     # What is forwarded is the input itself, of which the raw column may be another shape.
     unread = [key for key in receiver.inputs if needed.isdisjoint((key, received.given[key].tensor))]

@@ -265,7 +265,7 @@ def _divisor(graph: Graph, y: str) -> str:
 
 
 def _truncated_up(graph: Graph, rest: str, y: str, dtype: Dtype) -> str:
-    """Return where a division with a rest was rounded up, as the rest and the divisor differ in their signs."""
+    """Return where truncation rounded a quotient up: the remainder and the divisor differ in their signs."""
     zero = graph.constant(0, dtype)
     signs = graph.op("Xor", graph.op("Less", rest, zero), graph.op("Less", y, zero))
     return graph.op("And", graph.op("Not", graph.op("Equal", rest, zero)), signs)

@@ -50,7 +50,7 @@ class TrainingSaver:
         self._session.refresh(context)
 
     def save(self, step: int, *, wait: bool) -> None:
-        """Save the current state of the training as the checkpoint of a global step; with `wait`, until it can be read.
+        """Save the current state as the checkpoint of a global step; with `wait`, return only when it can be read.
 
         Raise `NotFinite` if a trained variable is NaN or infinite, and `CompiledStepError` if a compiled step computes
         something else than Python.
