@@ -264,7 +264,7 @@ def test_a_process_that_returns_to_an_elastic_group_reads_the_rest_of_its_input(
     victim.wait()
     read_until(running[0], "Going on at global step 12 without worker 1.")
     back = cluster.start(cluster.tasks[2], *arguments)
-    read_until(back, "The others have gone on without worker 1; waiting until they admit it again.")
+    read_until(back, "The group continues without worker 1; waiting until the chief admits it again.")
     (tmp_path / "go").touch()
     results = ended([*running, back])
     for result in results:

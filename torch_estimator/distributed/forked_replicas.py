@@ -97,7 +97,7 @@ class ForkedReplicas:
             raise cause from error
 
     def check(self) -> None:
-        """Raise if another replica has failed, because waiting for it would be in vain."""
+        """Raise if another replica has failed, because it will never reply."""
         self._reap()
         if any(self._statuses.values()):
             raise ClusterError("Another replica has failed; its log says why.")

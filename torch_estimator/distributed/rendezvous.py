@@ -363,7 +363,7 @@ class Rendezvous:
 
     def _wait_to_be_admitted(self, generation: Generation, deadline: float) -> None:
         """Wait until the other processes, which have gone on without this process, begin a new generation."""
-        logger.info("The others have gone on without %s; waiting until they admit it again.", self._task)
+        logger.info("The group continues without %s; waiting until the chief admits it again.", self._task)
         while generation.is_newest():
             if generation.is_over():
                 raise TrainingOver
