@@ -68,7 +68,7 @@ class Elementwise:
 
     @classmethod
     def of(cls, function: Callable[..., Any], row_shape: Sequence[int]) -> Elementwise | None:
-        """Convert a function of one float32 tensor to one of its shape; return None if the function is not simple.
+        """Convert a function from a float32 tensor to one of the same shape; return None if it is not simple.
 
         `row_shape` is the shape of the argument without its first dimension, the batch.
         """

@@ -243,7 +243,7 @@ def check_name(name: str | None) -> None:
 
 
 def weight_key(weight_column: object) -> str | None:
-    """Return the key of the feature that holds the examples' weights; `weight_column` may be a plain numeric column.
+    """Return the key of the weights' feature, given as key, as numeric column without normalizer, or as None.
 
     >>> from torch_estimator.feature_column import numeric_column
     >>> weight_key(numeric_column("fnlwgt"))

@@ -45,7 +45,7 @@ class Clipping(ABC):
 
     @abstractmethod
     def __call__(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        """Return the clipped values of each of the gradients that one call of an optimizer factory is for, in order."""
+        """Return the clipped values of each gradient, in order, of all parameters that an optimizer factory got."""
 
 
 class _ByNorm(Clipping):

@@ -103,7 +103,7 @@ class Shard:
     def _make_blocks(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, DenseBlock]]:
         """Yield a `DenseBlock` for each sequence of consecutive dense parameters that belong to one optimizer group.
 
-        Yield before it the slice of the block's parameters, and the slice of their elements in ``[dense_size]``.
+        The results are the slice of its parameters, the slice of their elements in ``[dense_size]``, and the block.
         """
         start = stop = 0
         for group, indices in groupby(range(len(plan.dense)), lambda index: plan.dense[index].group):

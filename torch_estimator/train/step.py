@@ -228,7 +228,7 @@ class TrainStep:
     def end(self, steps: int = 1, *, advances: bool = True) -> None:
         """Complete one or several steps in Python: update with sums of gradients if that is due; advance the schedules.
 
-        An update may be due only after the last of the steps. The schedules advance by one step.
+        An update may be due only after the last of the steps. With `advances`, the schedules advance by one step.
         """
         if self.accumulation and (due := self.accumulation.count(steps)):
             with torch.no_grad():
