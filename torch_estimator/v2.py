@@ -9,31 +9,9 @@ They have the arguments of the classes in `torch_estimator`, which have the defa
 * ``auc_precision_recall`` of classifiers is interpolated, as in the heads.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import torch
-
-from torch_estimator.estimator import Estimator
-from torch_estimator.feature_column.embedding import Combiner
-from torch_estimator.heads import LossReduction
-from torch_estimator.heads.base import Head, check_head
-from torch_estimator.models.baseline import BASELINE_OPTIMIZER, baseline_model_fn
-from torch_estimator.models.canned_model_fn import (
-    ANOTHER_OPTIMIZER,
-    classifier_head,
-    document_arguments,
-    regressor_head,
-)
-from torch_estimator.models.dnn import DEEP_COLUMNS, dnn_model_fn
-from torch_estimator.models.dnn_linear_combined import combined_model_fn
-from torch_estimator.models.generations import V2, OptimizerArgument
-from torch_estimator.models.linear import LINEAR_COLUMNS, LINEAR_OPTIMIZER, linear_model_fn
-from torch_estimator.networks import Activation
-from torch_estimator.run_config import RunConfig
-from torch_estimator.warm_start import WarmStart
+from torch_estimator.models import baseline, dnn, dnn_linear_combined, linear
+from torch_estimator.models.canned_model_fn import premade
+from torch_estimator.models.generations import V2
 
 __all__ = [
     "BaselineClassifier",
@@ -50,12 +28,9 @@ __all__ = [
     "LinearRegressor",
 ]
 
-_DEEP_OPTIMIZER = f"Adagrad with learning rate {V2.deep_rate}; {ANOTHER_OPTIMIZER}"
-_LOSS = "How the losses of a batch are reduced to the training loss; the default divides their sum by their number."
 
-
-@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_DEEP_OPTIMIZER, loss_reduction=_LOSS)
-class DNNClassifier(Estimator):
+@premade()
+class DNNClassifier(dnn.DNNClassifier):
     """Classifier with hidden layers on feature columns; see `torch_estimator.DNNClassifier`.
 
     >>> x = fc.numeric_column("x")
@@ -66,31 +41,11 @@ class DNNClassifier(Estimator):
     True
     """
 
-    def __init__(
-        self,
-        hidden_units: Sequence[int],
-        feature_columns: Iterable[Any],
-        model_dir: str | None = None,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        optimizer: OptimizerArgument = "Adagrad",
-        activation_fn: Activation = torch.relu,
-        dropout: float | None = None,
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-        batch_norm: bool = False,
-    ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V2)
-        model_fn = dnn_model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V2, loss_reduction
-        )
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_DEEP_OPTIMIZER, loss_reduction=_LOSS)
-class DNNRegressor(Estimator):
+@premade()
+class DNNRegressor(dnn.DNNRegressor):
     """Regression model with hidden layers on feature columns; see `torch_estimator.DNNRegressor`.
 
     >>> x = fc.numeric_column("x")
@@ -101,30 +56,11 @@ class DNNRegressor(Estimator):
     True
     """
 
-    def __init__(
-        self,
-        hidden_units: Sequence[int],
-        feature_columns: Iterable[Any],
-        model_dir: str | None = None,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        optimizer: OptimizerArgument = "Adagrad",
-        activation_fn: Activation = torch.relu,
-        dropout: float | None = None,
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-        batch_norm: bool = False,
-    ) -> None:
-        head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = dnn_model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V2, loss_reduction
-        )
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_DEEP_OPTIMIZER, loss_reduction=_LOSS)
-class DNNEstimator(Estimator):
+@premade()
+class DNNEstimator(dnn.DNNEstimator):
     """Model with hidden layers on feature columns, for any head; see `torch_estimator.DNNEstimator`.
 
     >>> hour = fc.numeric_column("hour", normalizer_fn=lambda hour: hour / 24)
@@ -134,28 +70,11 @@ class DNNEstimator(Estimator):
     5
     """
 
-    def __init__(
-        self,
-        head: Head,
-        hidden_units: Sequence[int],
-        feature_columns: Iterable[Any],
-        model_dir: str | None = None,
-        optimizer: OptimizerArgument = "Adagrad",
-        activation_fn: Activation = torch.relu,
-        dropout: float | None = None,
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        batch_norm: bool = False,
-    ) -> None:
-        check_head(head)
-        model_fn = dnn_model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V2, None
-        )
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER, loss_reduction=_LOSS)
-class LinearClassifier(Estimator):
+@premade()
+class LinearClassifier(linear.LinearClassifier):
     """Logistic regression on feature columns; see `torch_estimator.LinearClassifier`.
 
     >>> color = fc.categorical_column_with_vocabulary_list("color", ["red", "green", "blue"])
@@ -165,26 +84,11 @@ class LinearClassifier(Estimator):
     1.0
     """
 
-    def __init__(
-        self,
-        feature_columns: Iterable[Any],
-        model_dir: str | None = None,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        optimizer: OptimizerArgument | None = "Ftrl",
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-        sparse_combiner: Combiner = "sum",
-    ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V2)
-        model_fn = linear_model_fn(head, feature_columns, optimizer, sparse_combiner, V2, loss_reduction)
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER, loss_reduction=_LOSS)
-class LinearRegressor(Estimator):
+@premade()
+class LinearRegressor(linear.LinearRegressor):
     """Linear regression on feature columns; see `torch_estimator.LinearRegressor`.
 
     >>> x = fc.numeric_column("x")
@@ -195,25 +99,11 @@ class LinearRegressor(Estimator):
     array([[2.]], dtype=float32)
     """
 
-    def __init__(
-        self,
-        feature_columns: Iterable[Any],
-        model_dir: str | None = None,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        optimizer: OptimizerArgument | None = "Ftrl",
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-        sparse_combiner: Combiner = "sum",
-    ) -> None:
-        head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = linear_model_fn(head, feature_columns, optimizer, sparse_combiner, V2, loss_reduction)
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER, loss_reduction=_LOSS)
-class LinearEstimator(Estimator):
+@premade()
+class LinearEstimator(linear.LinearEstimator):
     """Linear model on feature columns, for any head; see `torch_estimator.LinearEstimator`.
 
     >>> clicks = fc.numeric_column("clicks")
@@ -223,22 +113,11 @@ class LinearEstimator(Estimator):
     5
     """
 
-    def __init__(
-        self,
-        head: Head,
-        feature_columns: Iterable[Any],
-        model_dir: str | None = None,
-        optimizer: OptimizerArgument | None = "Ftrl",
-        config: RunConfig | None = None,
-        sparse_combiner: Combiner = "sum",
-        warm_start_from: WarmStart | None = None,
-    ) -> None:
-        model_fn = linear_model_fn(check_head(head), feature_columns, optimizer, sparse_combiner, V2, None)
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(loss_reduction=_LOSS)
-class DNNLinearCombinedClassifier(Estimator):
+@premade()
+class DNNLinearCombinedClassifier(dnn_linear_combined.DNNLinearCombinedClassifier):
     """Wide and deep classifier; see `torch_estimator.DNNLinearCombinedClassifier`.
 
     >>> job = fc.categorical_column_with_hash_bucket("job", 10)
@@ -253,44 +132,11 @@ class DNNLinearCombinedClassifier(Estimator):
     5
     """
 
-    def __init__(
-        self,
-        model_dir: str | None = None,
-        linear_feature_columns: Iterable[Any] | None = None,
-        linear_optimizer: OptimizerArgument = "Ftrl",
-        dnn_feature_columns: Iterable[Any] | None = None,
-        dnn_optimizer: OptimizerArgument = "Adagrad",
-        dnn_hidden_units: Sequence[int] | None = None,
-        dnn_activation_fn: Activation = torch.relu,
-        dnn_dropout: float | None = None,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-        batch_norm: bool = False,
-        linear_sparse_combiner: Combiner = "sum",
-    ) -> None:
-        model_fn = combined_model_fn(
-            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V2),
-            linear_feature_columns,
-            linear_optimizer,
-            linear_sparse_combiner,
-            dnn_feature_columns,
-            dnn_optimizer,
-            dnn_hidden_units,
-            dnn_activation_fn,
-            dnn_dropout,
-            batch_norm,
-            V2,
-            loss_reduction,
-        )
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(loss_reduction=_LOSS)
-class DNNLinearCombinedRegressor(Estimator):
+@premade()
+class DNNLinearCombinedRegressor(dnn_linear_combined.DNNLinearCombinedRegressor):
     """Wide and deep regression model; see `torch_estimator.DNNLinearCombinedRegressor`.
 
     >>> x = fc.numeric_column("x")
@@ -305,43 +151,11 @@ class DNNLinearCombinedRegressor(Estimator):
     4.0
     """
 
-    def __init__(
-        self,
-        model_dir: str | None = None,
-        linear_feature_columns: Iterable[Any] | None = None,
-        linear_optimizer: OptimizerArgument = "Ftrl",
-        dnn_feature_columns: Iterable[Any] | None = None,
-        dnn_optimizer: OptimizerArgument = "Adagrad",
-        dnn_hidden_units: Sequence[int] | None = None,
-        dnn_activation_fn: Activation = torch.relu,
-        dnn_dropout: float | None = None,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        config: RunConfig | None = None,
-        warm_start_from: WarmStart | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-        batch_norm: bool = False,
-        linear_sparse_combiner: Combiner = "sum",
-    ) -> None:
-        model_fn = combined_model_fn(
-            regressor_head(label_dimension, weight_column, loss_reduction),
-            linear_feature_columns,
-            linear_optimizer,
-            linear_sparse_combiner,
-            dnn_feature_columns,
-            dnn_optimizer,
-            dnn_hidden_units,
-            dnn_activation_fn,
-            dnn_dropout,
-            batch_norm,
-            V2,
-            loss_reduction,
-        )
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(loss_reduction=_LOSS)
-class DNNLinearCombinedEstimator(Estimator):
+@premade()
+class DNNLinearCombinedEstimator(dnn_linear_combined.DNNLinearCombinedEstimator):
     """Wide and deep model for any head; see `torch_estimator.DNNLinearCombinedEstimator`.
 
     >>> x = fc.numeric_column("x")
@@ -353,41 +167,11 @@ class DNNLinearCombinedEstimator(Estimator):
     2.0
     """
 
-    def __init__(
-        self,
-        head: Head,
-        model_dir: str | None = None,
-        linear_feature_columns: Iterable[Any] | None = None,
-        linear_optimizer: OptimizerArgument = "Ftrl",
-        dnn_feature_columns: Iterable[Any] | None = None,
-        dnn_optimizer: OptimizerArgument = "Adagrad",
-        dnn_hidden_units: Sequence[int] | None = None,
-        dnn_activation_fn: Activation = torch.relu,
-        dnn_dropout: float | None = None,
-        config: RunConfig | None = None,
-        batch_norm: bool = False,
-        linear_sparse_combiner: Combiner = "sum",
-        warm_start_from: WarmStart | None = None,
-    ) -> None:
-        model_fn = combined_model_fn(
-            check_head(head),
-            linear_feature_columns,
-            linear_optimizer,
-            linear_sparse_combiner,
-            dnn_feature_columns,
-            dnn_optimizer,
-            dnn_hidden_units,
-            dnn_activation_fn,
-            dnn_dropout,
-            batch_norm,
-            V2,
-            None,
-        )
-        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+    _generation = V2
 
 
-@document_arguments(optimizer=BASELINE_OPTIMIZER, loss_reduction=_LOSS)
-class BaselineClassifier(Estimator):
+@premade()
+class BaselineClassifier(baseline.BaselineClassifier):
     """Classifier that ignores the features; see `torch_estimator.BaselineClassifier`.
 
     >>> data = {"x": [1.0, 2.0, 3.0, 4.0]}, [0, 1, 1, 1]
@@ -396,22 +180,11 @@ class BaselineClassifier(Estimator):
     array([0.25, 0.75], dtype=float32)
     """
 
-    def __init__(
-        self,
-        model_dir: str | None = None,
-        n_classes: int = 2,
-        weight_column: Any = None,
-        label_vocabulary: Sequence[str] | None = None,
-        optimizer: OptimizerArgument = "Ftrl",
-        config: RunConfig | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-    ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V2)
-        super().__init__(baseline_model_fn(head, optimizer, V2, loss_reduction), model_dir, config)
+    _generation = V2
 
 
-@document_arguments(optimizer=BASELINE_OPTIMIZER, loss_reduction=_LOSS)
-class BaselineRegressor(Estimator):
+@premade()
+class BaselineRegressor(baseline.BaselineRegressor):
     """Regression model that ignores the features; see `torch_estimator.BaselineRegressor`.
 
     >>> data = {"x": [1.0, 2.0, 3.0]}, [10.0, 20.0, 60.0]
@@ -420,21 +193,11 @@ class BaselineRegressor(Estimator):
     array([30.], dtype=float32)
     """
 
-    def __init__(
-        self,
-        model_dir: str | None = None,
-        label_dimension: int = 1,
-        weight_column: Any = None,
-        optimizer: OptimizerArgument = "Ftrl",
-        config: RunConfig | None = None,
-        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
-    ) -> None:
-        head = regressor_head(label_dimension, weight_column, loss_reduction)
-        super().__init__(baseline_model_fn(head, optimizer, V2, loss_reduction), model_dir, config)
+    _generation = V2
 
 
-@document_arguments(optimizer=BASELINE_OPTIMIZER, loss_reduction=_LOSS)
-class BaselineEstimator(Estimator):
+@premade()
+class BaselineEstimator(baseline.BaselineEstimator):
     """Baseline model for any head; see `torch_estimator.BaselineEstimator`.
 
     >>> data = {"x": [1.0, 2.0, 3.0]}, [2, 3, 4]
@@ -443,11 +206,4 @@ class BaselineEstimator(Estimator):
     array([3.], dtype=float32)
     """
 
-    def __init__(
-        self,
-        head: Head,
-        model_dir: str | None = None,
-        optimizer: OptimizerArgument = "Ftrl",
-        config: RunConfig | None = None,
-    ) -> None:
-        super().__init__(baseline_model_fn(check_head(head), optimizer, V2, None), model_dir, config)
+    _generation = V2

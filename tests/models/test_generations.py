@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -29,6 +30,17 @@ def test_arguments_and_their_defaults_are_tensorflows(generation: str, name: str
     assert set(ours) - set(known) <= {"warm_start_from"}
     # Code that gives arguments by position means the same ones.
     assert [one for one in ours if one in known] == list(known)
+
+
+@pytest.mark.parametrize(("generation", "loss"), [("v1", "is their sum"), ("v2", "divides their sum by their number")])
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_found_by_pickle_and_documents_its_own_defaults(generation: str, loss: str, name: str) -> None:
+    model = getattr(GENERATIONS[generation], name)
+    assert pickle.loads(pickle.dumps(model)) is model
+    text = " ".join(model.__doc__.split())
+    assert (f"the default {loss}." in text) == ("loss_reduction" in arguments(model))
+    deep_rate = {"v1": 0.05, "v2": 0.001}[generation]
+    assert (f" optimizer: Adagrad with learning rate {deep_rate};" in text) == (name in CLASSES[:3])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
     ANOTHER_OPTIMIZER,
     classifier_head,
-    document_arguments,
+    premade,
     regressor_head,
 )
 from torch_estimator.models.generations import V1, Generation, OptimizerArgument
@@ -20,10 +20,10 @@ from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 
 _LEARNING_RATE = 0.3
-BASELINE_OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
+_OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 
 
-@document_arguments(optimizer=BASELINE_OPTIMIZER)
+@premade(optimizer=_OPTIMIZER)
 class BaselineEstimator(Estimator):
     """Baseline model for any head: one trained bias per logit. It ignores the features.
 
@@ -35,6 +35,8 @@ class BaselineEstimator(Estimator):
     array([3.], dtype=float32)
     """
 
+    _generation = V1
+
     def __init__(
         self,
         head: Head,
@@ -42,10 +44,10 @@ class BaselineEstimator(Estimator):
         optimizer: OptimizerArgument = "Ftrl",
         config: RunConfig | None = None,
     ) -> None:
-        super().__init__(baseline_model_fn(check_head(head), optimizer, V1, None), model_dir, config)
+        super().__init__(_model_fn(check_head(head), optimizer, self._generation, None), model_dir, config)
 
 
-@document_arguments(optimizer=BASELINE_OPTIMIZER)
+@premade(optimizer=_OPTIMIZER)
 class BaselineClassifier(Estimator):
     """Classifier that learns how frequent each class is and ignores the features.
 
@@ -57,6 +59,8 @@ class BaselineClassifier(Estimator):
     array([0.25, 0.75], dtype=float32)
     """
 
+    _generation = V1
+
     def __init__(
         self,
         model_dir: str | None = None,
@@ -67,11 +71,11 @@ class BaselineClassifier(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1)
-        super().__init__(baseline_model_fn(head, optimizer, V1, loss_reduction), model_dir, config)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation)
+        super().__init__(_model_fn(head, optimizer, self._generation, loss_reduction), model_dir, config)
 
 
-@document_arguments(optimizer=BASELINE_OPTIMIZER)
+@premade(optimizer=_OPTIMIZER)
 class BaselineRegressor(Estimator):
     """Regression model that learns the mean of the labels and ignores the features.
 
@@ -83,6 +87,8 @@ class BaselineRegressor(Estimator):
     array([30.], dtype=float32)
     """
 
+    _generation = V1
+
     def __init__(
         self,
         model_dir: str | None = None,
@@ -93,10 +99,10 @@ class BaselineRegressor(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        super().__init__(baseline_model_fn(head, optimizer, V1, loss_reduction), model_dir, config)
+        super().__init__(_model_fn(head, optimizer, self._generation, loss_reduction), model_dir, config)
 
 
-def baseline_model_fn(
+def _model_fn(
     head: Head, optimizer: OptimizerArgument, generation: Generation, loss_reduction: LossReduction | str | None
 ) -> Callable[..., EstimatorSpec]:
     """Return the ``model_fn`` of a baseline with the defaults of a generation; see `canned_model_fn`."""

@@ -8,6 +8,7 @@ import numbers
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, TypeVar, get_args
 
 import torch
@@ -53,27 +54,32 @@ _ARGUMENTS = {
     "dropout": "Probability of dropping a hidden unit in training, or None.",
     "config": "Settings of the job; None for the defaults of `RunConfig`.",
     "warm_start_from": "Checkpoint whose weights the model starts with; see `Estimator`.",
-    "loss_reduction": "How the losses of a batch are reduced to the training loss; the default is their sum.",
+    "loss_reduction": "How the losses of a batch are reduced to the training loss; the default {generation.loss}.",
     "batch_norm": "Whether the output of each hidden layer is normalized (batch normalization).",
     "sparse_combiner": f"How several values of a categorical column are combined: {_COMBINER}",
 }
 
 
-def document_arguments(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
-    """Return a decorator that adds ``Args:`` and ``Raises:`` to the docstring of a premade model, before its example.
+def premade(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
+    """Return a decorator that completes a premade model by its ``_generation``: defaults of arguments, and docstring.
 
-    Most arguments occur in several models, so each is described only once, at the top of this module.
+    Most arguments occur in several models, so each is described only once, at the top of this module. The decorator
+    adds ``Args:`` and ``Raises:`` before the example in the docstring. A class of `torch_estimator.v2` has the
+    ``__init__`` of its base class, with the defaults of the generation.
 
     Args:
-        special: Descriptions of arguments that differ from model to model, by name.
+        special: Descriptions of arguments that differ from model to model, by name. Subclasses have them, too.
     """
-    descriptions = {**_ARGUMENTS, **special}
 
-    def document(model: _EstimatorClass) -> _EstimatorClass:
+    def complete(model: _EstimatorClass) -> _EstimatorClass:
+        made: Any = model
+        generation: Generation = made._generation
+        made._descriptions = {**getattr(made, "_descriptions", _ARGUMENTS), **special}
+        made.__init__ = _init(made)
         if model.__doc__ is not None:  # Python removes docstrings under -OO.
             arguments = [
                 textwrap.fill(
-                    f"{name}: {descriptions[name]}",
+                    f"{name}: {made._descriptions[name].format(generation=generation)}",
                     width=116,
                     initial_indent=" " * 4,
                     subsequent_indent=" " * 8,
@@ -92,7 +98,19 @@ def document_arguments(**special: str) -> Callable[[_EstimatorClass], _Estimator
             )
         return model
 
-    return document
+    return complete
+
+
+def _init(model: Any) -> FunctionType:
+    """Return a copy of ``__init__`` with the defaults of the model's generation."""
+    function = model.__init__
+    optional = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
+    defaults = tuple(model._generation.defaults.get(one.name, one.default) for one in optional)
+    # A wrapper would be one more frame in every traceback.
+    copy = FunctionType(function.__code__, function.__globals__, "__init__", defaults, function.__closure__)
+    copy.__annotations__ = function.__annotations__
+    copy.__module__, copy.__qualname__ = model.__module__, f"{model.__qualname__}.__init__"
+    return copy
 
 
 def canned_model_fn(

@@ -16,7 +16,7 @@ from torch_estimator.models.canned_model_fn import (
     as_columns,
     canned_model_fn,
     classifier_head,
-    document_arguments,
+    premade,
     regressor_head,
 )
 from torch_estimator.models.generations import V1, Generation, OptimizerArgument
@@ -25,11 +25,11 @@ from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
-DEEP_COLUMNS = "Numeric, bucketized, indicator and embedding columns."
-_OPTIMIZER = f"Adagrad with learning rate {V1.deep_rate}; {ANOTHER_OPTIMIZER}"
+_COLUMNS = "Numeric, bucketized, indicator and embedding columns."
+_OPTIMIZER = f"Adagrad with learning rate {{generation.deep_rate}}; {ANOTHER_OPTIMIZER}"
 
 
-@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_OPTIMIZER)
+@premade(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class DNNClassifier(Estimator):
     """Classifier with hidden layers on feature columns.
 
@@ -50,6 +50,8 @@ class DNNClassifier(Estimator):
     ['low', 'high']
     """
 
+    _generation = V1
+
     def __init__(
         self,
         hidden_units: Sequence[int],
@@ -66,14 +68,22 @@ class DNNClassifier(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1)
-        model_fn = dnn_model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V1, loss_reduction
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation)
+        model_fn = _model_fn(
+            head,
+            hidden_units,
+            feature_columns,
+            optimizer,
+            activation_fn,
+            dropout,
+            batch_norm,
+            self._generation,
+            loss_reduction,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_OPTIMIZER)
+@premade(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class DNNRegressor(Estimator):
     """Regression model with hidden layers on feature columns.
 
@@ -88,6 +98,8 @@ class DNNRegressor(Estimator):
     >>> next(estimator.predict(lambda: {"x": [1.5]}))["predictions"].shape
     (1,)
     """
+
+    _generation = V1
 
     def __init__(
         self,
@@ -105,13 +117,21 @@ class DNNRegressor(Estimator):
         batch_norm: bool = False,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = dnn_model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V1, loss_reduction
+        model_fn = _model_fn(
+            head,
+            hidden_units,
+            feature_columns,
+            optimizer,
+            activation_fn,
+            dropout,
+            batch_norm,
+            self._generation,
+            loss_reduction,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=DEEP_COLUMNS, optimizer=_OPTIMIZER)
+@premade(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class DNNEstimator(Estimator):
     """Model with hidden layers on feature columns, for any head.
 
@@ -125,6 +145,8 @@ class DNNEstimator(Estimator):
     >>> sorted(estimator.train(lambda: data, steps=5).evaluate(lambda: data))
     ['average_loss', 'global_step', 'label/mean', 'loss', 'prediction/mean']
     """
+
+    _generation = V1
 
     def __init__(
         self,
@@ -140,13 +162,13 @@ class DNNEstimator(Estimator):
         batch_norm: bool = False,
     ) -> None:
         check_head(head)
-        model_fn = dnn_model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, V1, None
+        model_fn = _model_fn(
+            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, self._generation, None
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def dnn_model_fn(
+def _model_fn(
     head: Head,
     hidden_units: Sequence[int],
     feature_columns: Iterable[Any],

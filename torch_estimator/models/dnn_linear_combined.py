@@ -18,8 +18,8 @@ from torch_estimator.models.canned_model_fn import (
     as_columns,
     canned_model_fn,
     classifier_head,
-    document_arguments,
     one_over_root,
+    premade,
     regressor_head,
 )
 from torch_estimator.models.generations import V1, Generation, OptimizerArgument
@@ -32,7 +32,7 @@ _LINEAR_LEARNING_RATE = 0.005
 _DNN_LEARNING_RATE = 0.001
 
 
-@document_arguments()
+@premade()
 class DNNLinearCombinedClassifier(Estimator):
     """Classifier that adds the logits of a linear part and of hidden layers (wide and deep).
 
@@ -54,6 +54,8 @@ class DNNLinearCombinedClassifier(Estimator):
     1.0
     """
 
+    _generation = V1
+
     def __init__(
         self,
         model_dir: str | None = None,
@@ -73,8 +75,8 @@ class DNNLinearCombinedClassifier(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        model_fn = combined_model_fn(
-            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1),
+        model_fn = _model_fn(
+            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation),
             linear_feature_columns,
             linear_optimizer,
             linear_sparse_combiner,
@@ -84,13 +86,13 @@ class DNNLinearCombinedClassifier(Estimator):
             dnn_activation_fn,
             dnn_dropout,
             batch_norm,
-            V1,
+            self._generation,
             loss_reduction,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments()
+@premade()
 class DNNLinearCombinedRegressor(Estimator):
     """Regression model that adds the outputs of a linear part and of hidden layers (wide and deep).
 
@@ -110,6 +112,8 @@ class DNNLinearCombinedRegressor(Estimator):
     True
     """
 
+    _generation = V1
+
     def __init__(
         self,
         model_dir: str | None = None,
@@ -128,7 +132,7 @@ class DNNLinearCombinedRegressor(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        model_fn = combined_model_fn(
+        model_fn = _model_fn(
             regressor_head(label_dimension, weight_column, loss_reduction),
             linear_feature_columns,
             linear_optimizer,
@@ -139,13 +143,13 @@ class DNNLinearCombinedRegressor(Estimator):
             dnn_activation_fn,
             dnn_dropout,
             batch_norm,
-            V1,
+            self._generation,
             loss_reduction,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments()
+@premade()
 class DNNLinearCombinedEstimator(Estimator):
     """Model for any head that adds the logits of a linear part and of hidden layers (wide and deep).
 
@@ -165,6 +169,8 @@ class DNNLinearCombinedEstimator(Estimator):
     (2,)
     """
 
+    _generation = V1
+
     def __init__(
         self,
         head: Head,
@@ -181,7 +187,7 @@ class DNNLinearCombinedEstimator(Estimator):
         linear_sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        model_fn = combined_model_fn(
+        model_fn = _model_fn(
             check_head(head),
             linear_feature_columns,
             linear_optimizer,
@@ -192,13 +198,13 @@ class DNNLinearCombinedEstimator(Estimator):
             dnn_activation_fn,
             dnn_dropout,
             batch_norm,
-            V1,
+            self._generation,
             None,
         )
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def combined_model_fn(
+def _model_fn(
     head: Head,
     linear_feature_columns: Iterable[Any] | None,
     linear_optimizer: OptimizerArgument,

@@ -28,6 +28,7 @@ class Generation:
         name: Name for log lines.
         classes: Where users find its classes.
         loss_reduction: Default of ``loss_reduction``.
+        loss: What this default does, for docstrings.
         pr_summation: How the premade classifiers sum up the area under the precision-recall curve.
         by_name: Function from an optimizer's name and a learning rate to the optimizer.
         deep_rates: Learning rates of optimizers that a deep model gets by name; `deep_rate` for all others.
@@ -37,10 +38,16 @@ class Generation:
     name: str
     classes: str
     loss_reduction: LossReduction
+    loss: str
     pr_summation: Summation
     by_name: Callable[[str, float], OptimizerFactory]
     deep_rate: float
     deep_rates: Mapping[str, float]
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """Defaults of the premade classes' arguments that differ from generation to generation."""
+        return {"loss_reduction": self.loss_reduction}
 
     def rate(self, optimizer: str, learning_rate: float | None) -> float:
         """Return the learning rate of an optimizer given by name; None stands for that of a deep model."""
@@ -112,6 +119,7 @@ V1 = Generation(
     name="TF 1.x",
     classes="te",
     loss_reduction=LossReduction.SUM,
+    loss="is their sum",
     pr_summation="trapezoidal",
     by_name=by_name,
     deep_rate=0.05,
@@ -122,6 +130,7 @@ V2 = Generation(
     name="TF 2.x",
     classes="te.v2",
     loss_reduction=LossReduction.SUM_OVER_BATCH_SIZE,
+    loss="divides their sum by their number",
     pr_summation="interpolation",
     by_name=_keras_by_name,
     deep_rate=0.001,

@@ -14,8 +14,8 @@ from torch_estimator.models.canned_model_fn import (
     as_columns,
     canned_model_fn,
     classifier_head,
-    document_arguments,
     one_over_root,
+    premade,
     regressor_head,
 )
 from torch_estimator.models.generations import V1, Generation, OptimizerArgument
@@ -24,14 +24,14 @@ from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
 _LEARNING_RATE = 0.2
-LINEAR_COLUMNS = "Columns of any kind; categorical columns need no indicator."
-LINEAR_OPTIMIZER = (
+_COLUMNS = "Columns of any kind; categorical columns need no indicator."
+_OPTIMIZER = (
     "Name of an optimizer, which gets learning rate 0.2; None for Ftrl with ``min(0.2, 1 / sqrt(number of columns))``; "
     "or a function from named parameters to an optimizer."
 )
 
 
-@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER)
+@premade(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearClassifier(Estimator):
     """Logistic regression on feature columns, for two or more classes.
 
@@ -47,6 +47,8 @@ class LinearClassifier(Estimator):
     (3, 3)
     """
 
+    _generation = V1
+
     def __init__(
         self,
         feature_columns: Iterable[Any],
@@ -60,12 +62,12 @@ class LinearClassifier(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V1)
-        model_fn = linear_model_fn(head, feature_columns, optimizer, sparse_combiner, V1, loss_reduction)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation)
+        model_fn = _model_fn(head, feature_columns, optimizer, sparse_combiner, self._generation, loss_reduction)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER)
+@premade(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearRegressor(Estimator):
     """Linear regression on feature columns.
 
@@ -82,6 +84,8 @@ class LinearRegressor(Estimator):
     array([1.], dtype=float32)
     """
 
+    _generation = V1
+
     def __init__(
         self,
         feature_columns: Iterable[Any],
@@ -95,11 +99,11 @@ class LinearRegressor(Estimator):
         sparse_combiner: Combiner = "sum",
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = linear_model_fn(head, feature_columns, optimizer, sparse_combiner, V1, loss_reduction)
+        model_fn = _model_fn(head, feature_columns, optimizer, sparse_combiner, self._generation, loss_reduction)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-@document_arguments(feature_columns=LINEAR_COLUMNS, optimizer=LINEAR_OPTIMIZER)
+@premade(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearEstimator(Estimator):
     """Linear model on feature columns, for any head.
 
@@ -113,6 +117,8 @@ class LinearEstimator(Estimator):
     0.47
     """
 
+    _generation = V1
+
     def __init__(
         self,
         head: Head,
@@ -123,11 +129,11 @@ class LinearEstimator(Estimator):
         sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        model_fn = linear_model_fn(check_head(head), feature_columns, optimizer, sparse_combiner, V1, None)
+        model_fn = _model_fn(check_head(head), feature_columns, optimizer, sparse_combiner, self._generation, None)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def linear_model_fn(
+def _model_fn(
     head: Head,
     feature_columns: Iterable[Any],
     optimizer: OptimizerArgument | None,

@@ -14,7 +14,7 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import LossReduction, SequentialHeadWrapper
 from torch_estimator.heads.base import Head, check_head, weight_key
-from torch_estimator.models.canned_model_fn import as_columns, classifier_head, document_arguments
+from torch_estimator.models.canned_model_fn import as_columns, classifier_head, premade
 from torch_estimator.models.generations import V2, OptimizerArgument
 from torch_estimator.optim.clipping import clip_gradients_by_norm
 from torch_estimator.recurrent_network import GATES, RecurrentNetwork, RnnCellFn
@@ -49,7 +49,7 @@ _ARGUMENTS = {
 }
 
 
-@document_arguments(
+@premade(
     **_ARGUMENTS,
     head="Head that turns logits into losses, predictions and metrics; with ``return_sequences`` a "
     "`te.heads.SequentialHeadWrapper`.",
@@ -67,6 +67,8 @@ class RNNEstimator(Estimator):
     >>> sorted(estimator.train(lambda: data, steps=5).evaluate(lambda: data))
     ['average_loss', 'global_step', 'label/mean', 'loss', 'prediction/mean']
     """
+
+    _generation = V2
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class RNNEstimator(Estimator):
         super().__init__(model_fn, model_dir, config)
 
 
-@document_arguments(**_ARGUMENTS)
+@premade(**_ARGUMENTS)
 class RNNClassifier(RNNEstimator):
     """Recurrent network on sequence columns that classifies sequences, or each of their steps.
 
@@ -116,6 +118,8 @@ class RNNClassifier(RNNEstimator):
     1.0
     """
 
+    _generation = V2
+
     def __init__(
         self,
         sequence_feature_columns: Iterable[Any],
@@ -133,7 +137,7 @@ class RNNClassifier(RNNEstimator):
         sequence_mask: str = "sequence_mask",
         config: RunConfig | None = None,
     ) -> None:
-        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, V2)
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation)
         if return_sequences:
             head = SequentialHeadWrapper(head, sequence_mask, weight_key(weight_column))
         super().__init__(
