@@ -16,10 +16,10 @@ from torch_estimator.cluster.tf_config import task_from_tf_config
 from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
 from torch_estimator.errors import UserError
 from torch_estimator.executors.evaluation_record import EvaluationRecord
-from torch_estimator.executors.training_status import read_status
 from torch_estimator.export.exported_model import read_manifest
 from torch_estimator.exporters.best import _read_best
 from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
+from torch_estimator.runs.training_status import read_status
 
 
 def nested(depth: int, kind: str = "list") -> str:

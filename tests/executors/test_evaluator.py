@@ -19,7 +19,7 @@ from torch_estimator.cluster.process_start import JOB_BEGAN
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.executors.evaluator import Evaluator
 from torch_estimator.executors.roles import run_chief
-from torch_estimator.executors.training_status import (
+from torch_estimator.runs.training_status import (
     TrainingStatus,
     read_status,
     write_status,
@@ -154,7 +154,7 @@ def test_one_that_comes_after_the_end_does_what_is_left(job: Job) -> None:
 def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has what comes believe that it runs in a process that was started just now."""
     now = time.time()
-    monkeypatch.setattr("torch_estimator.executors.training_status.process_start", lambda: now)
+    monkeypatch.setattr("torch_estimator.executors.evaluator.process_start", lambda: now)
 
 
 @pytest.mark.parametrize("max_steps", [None, 9])

@@ -16,8 +16,8 @@ import pytest
 from tests.cluster_jobs import Cluster, Ended, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
-from torch_estimator.executors.training_status import read_status
 from torch_estimator.parameter_server.encryption import KEY_FILE, make_key_file
+from torch_estimator.runs.training_status import read_status
 
 PROGRAM = """
 import logging, os, sys, time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +13,8 @@ from torch_estimator.checkpoint.checkpoint import is_reached
 from torch_estimator.cluster.process_start import job_start
 from torch_estimator.errors import RESTART_ME, CheckpointError
 from torch_estimator.estimator import Estimator
-from torch_estimator.executors.training_status import new_status, read_status, write_status
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext, checked_listeners
+from torch_estimator.runs.training_status import TrainingStatus, read_status, write_status
 from torch_estimator.specs import TrainSpec
 from torch_estimator.strategies.default import strategy_of
 from torch_estimator.train.loop import TrainingResult
@@ -42,7 +43,9 @@ class AnnouncedTraining:
         self._announces = announces
         before = read_status(estimator.model_dir) if announces else None
         self.interrupted = before is not None and not before.ended
-        self._status = new_status(spec.max_steps, evaluates=evaluates)
+        self._status = TrainingStatus(
+            run=uuid.uuid4().hex, max_steps=spec.max_steps, evaluates=evaluates, began=time.time()
+        )
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
             self._status = replace(before, evaluates=evaluates, failed=False)
         elif before is not None and is_reached(estimator.model_dir, spec.max_steps):

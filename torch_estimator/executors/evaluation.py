@@ -125,7 +125,7 @@ class SpecEvaluator:
 
     def complete_record(self) -> None:
         """Add the last evaluation of a killed evaluator to the record, if its metrics are already in the event file."""
-        begun = self._record.begun if self._record is not None else None
+        begun = self._record.state.begun if self._record is not None else None
         if self._record is None or begun is None or begun.name != (self.spec.name or ""):
             return
         checkpoint = files.basename(begun.checkpoint_path)

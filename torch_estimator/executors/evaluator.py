@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths
 from torch_estimator.checkpoint.index import checkpoint_step, hold_checkpoint
+from torch_estimator.cluster.process_start import job_start, process_start
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
 from torch_estimator.executors.evaluation_record import EvaluationRecord
-from torch_estimator.executors.training_status import StatusReader, TrainingStatus, status_path
+from torch_estimator.runs.training_status import TrainingStatus, read_status, status_path
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")
 
 _LOOK_EVERY_SECS = 1.0
 _LOG_EVERY_SECS = 600.0
+# A chief that is started together with the evaluator needs some seconds before it announces its training.
+_GRACE_SECS = 10.0
 _CHIEF_HINT = "see whether the chief runs and has the same model_dir"
 
 
@@ -212,6 +215,59 @@ class Evaluator:
             what = f"a checkpoint after that of step {step} in {self._model_dir}"
             self._waits.wait(what, _CHIEF_HINT)
         self._sleep(_LOOK_EVERY_SECS)
+
+
+class StatusReader:
+    """Reader of the status file for an evaluator. It skips the status of an earlier training in the directory.
+
+    Args:
+        model_dir: Directory of the training.
+        max_steps: The ``max_steps`` that the evaluator itself was given.
+        clock: Returns monotonic seconds.
+
+    Attributes:
+        earlier: The earlier training that the status file still names, or None.
+    """
+
+    def __init__(self, model_dir: str, max_steps: int | None, clock: Callable[[], float]) -> None:
+        self.earlier: TrainingStatus | None = None
+        self._model_dir = model_dir
+        self._max_steps = max_steps
+        self._clock = clock
+        self._grace_ends = clock() + _GRACE_SECS
+        self._before = read_status(model_dir)
+
+    def read(self, record: EvaluationRecord) -> TrainingStatus | None:
+        """Return the status of the training that the evaluator follows; None if the chief has not written it yet.
+
+        Args:
+            record: The trainings that this evaluator, and the ones it replaces, have followed and completed.
+        """
+        status = read_status(self._model_dir)
+        is_earlier = status is not None and self._is_earlier(status, record)
+        self.earlier = status if is_earlier else None
+        return None if is_earlier else status
+
+    def had_begun(self, status: TrainingStatus) -> bool:
+        """Return whether the chief had already begun the training `status` when this evaluator started."""
+        return self._before is not None and status.run == self._before.run
+
+    def _is_earlier(self, status: TrainingStatus, record: EvaluationRecord) -> bool:
+        is_followed = record.state.followed == (status.run, self._max_steps)
+        if record.state.finished == status.run:
+            # The last checkpoint of this training has been evaluated, so wait for the next training. But if a launcher
+            # has restarted this evaluator after that evaluation, follow this training, so that the evaluator ends.
+            return not (is_followed and job_start() < record.state.finished_at < process_start())
+        if is_followed:
+            return False
+        if self._before is None or not self.had_begun(status):
+            return False
+        if status.max_steps != self._max_steps:
+            # This training has another max_steps than the evaluator, so wait for the chief to begin the evaluator's
+            # training. But follow this training if it was running when the evaluator started, and has since ended.
+            return self._before.ended or not status.ended
+        # Follow a training that had already ended only if the chief announces no new training within some seconds.
+        return self._before.ended and self._clock() < self._grace_ends
 
 
 class WaitLogger:

@@ -13,8 +13,8 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.announced_training import AnnouncedTraining
 from torch_estimator.executors.evaluation import ContinuousEvalListener
-from torch_estimator.executors.training_status import EndOfTraining
 from torch_estimator.run_config import RunConfig
+from torch_estimator.runs.training_status import EndOfTraining
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")

@@ -13,7 +13,7 @@ from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome
 from torch_estimator.executors.evaluator import run_evaluator
 from torch_estimator.executors.local import run_local
 from torch_estimator.executors.roles import run_chief, run_worker
-from torch_estimator.executors.training_status import EndOfTraining
+from torch_estimator.runs.training_status import EndOfTraining
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")

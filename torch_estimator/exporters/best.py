@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from torch_estimator.exporters.exporter import (
     check_settings,
     remove_old_exports,
 )
-from torch_estimator.json_text import parse_json
+from torch_estimator.runs.state_file import StateFile
 
 logger = logging.getLogger("torch_estimator")
 
@@ -143,7 +142,7 @@ class BestExporter:
         )
         # Write the metrics after the export. A job that is killed in between then exports again after its restart.
         # With the metrics written first, the restarted job would assume that the export exists.
-        _write_best(export_path, eval_result)
+        _best_file(export_path).write({key: _jsonable(value) for key, value in eval_result.items()})
         remove_old_exports(export_path, self.exports_to_keep)
         return path
 
@@ -186,30 +185,21 @@ def _check_compare_fn(compare_fn: object) -> None:
         raise InvalidValueError(f"{rule}, but got a function of ({', '.join(arguments)}).")
 
 
+def _best_file(export_path: str) -> StateFile[dict[str, Any]]:
+    path = files.join(export_path, BEST_RESULT_NAME)
+    return StateFile(path, dict[str, Any], error=InvalidValueError, cure="remove it to begin anew")
+
+
 def _read_best(export_path: str) -> dict[str, Any] | None:
     """Return the metrics of the best evaluation so far, or None before the first export."""
-    path = files.join(export_path, BEST_RESULT_NAME)
-    try:
-        result = parse_json(files.read_text(path))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise InvalidValueError(f"{path} is damaged: {files.reason(error)}; remove it to begin anew.") from error
-    if not isinstance(result, dict):
-        raise InvalidValueError(f"{path} is damaged: expected a JSON object; remove it to begin anew.")
-    try:
-        float(result.get("loss", 0.0))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidValueError(
-            f"{path} is damaged: 'loss' must be a number, but is {result['loss']!r}; remove it to begin anew."
-        ) from error
+    file = _best_file(export_path)
+    result = file.read()
+    if result is not None:
+        try:
+            float(result.get("loss", 0.0))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise file.damaged(ValueError(f"'loss' must be a number, but is {result['loss']!r}")) from error
     return result
-
-
-def _write_best(export_path: str, eval_result: Mapping[str, Any]) -> None:
-    result = {key: _jsonable(value) for key, value in eval_result.items()}
-    files.makedirs(export_path)
-    files.write_atomic(files.join(export_path, BEST_RESULT_NAME), json.dumps(result, indent=2).encode() + b"\n")
 
 
 def _jsonable(value: Any) -> Any:

@@ -19,24 +19,25 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_estimator import files
 from torch_estimator.errors import RegistryError
 from torch_estimator.export.directory import OWNER, remove_leftovers
-from torch_estimator.json_text import parse_json
+from torch_estimator.runs.state_file import StateFile, dataclass_from_json, encoded, from_json
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
 
 MODEL_FILE = "model.json"
 HISTORY = "history"
@@ -101,21 +102,7 @@ class ModelInfo:
         Raises:
             ValueError: The content is something else.
         """
-        try:
-            if content["format_version"] > FORMAT_VERSION:
-                raise ValueError(f"format_version {content['format_version']} is newer than this version reads")
-            info = cls(**{key: value for key, value in content.items() if key in cls.__slots__})
-            wrong = (
-                not isinstance(info.default, int | None)
-                or not isinstance(info.changes, int)
-                or not all(isinstance(text, str) for text in (info.name, info.description, info.created, *info.labels))
-                or not all(isinstance(version, int) for version in info.labels.values())
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
-        if wrong:
-            raise ValueError("a value has the wrong type")
-        return info
+        return known_format(cls, content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +160,7 @@ class ModelHistory:
         self.directory = files.join(root, model)
         self._root = root
         self._model = model
-        self._model_file = files.join(self.directory, MODEL_FILE)
+        self._model_file = state_file(files.join(self.directory, MODEL_FILE), ModelInfo)
 
     def read(self) -> ModelInfo | None:
         """Return the state of the model; None if there is no such model.
@@ -181,7 +168,7 @@ class ModelHistory:
         Raises:
             RegistryError: A file is damaged.
         """
-        state = self._read_model_file()
+        state = self._model_file.read()
         if files.is_local(self._root):
             return state
         # A slow writer may have replaced model.json by an older state; see the comment at the top.
@@ -255,7 +242,7 @@ class ModelHistory:
 
     def _settle(self) -> tuple[ModelInfo | None, int]:
         """Carry out changes whose writer was killed; return the state and the number of the last change."""
-        state = self._read_model_file()
+        state = self._model_file.read()
         # Without model.json, the last change either created the model and was not carried out, or deleted it.
         number = state.changes if state is not None else max((0, *(one - 1 for one in self._numbers())))
         while (change := self._read_change(number + 1)) is not None:
@@ -265,8 +252,8 @@ class ModelHistory:
 
     def _append(self, change: Change) -> bool:
         """Add a change to the history; return False if another writer has added one with the same number."""
-        path = self._change_file(change.number)
-        data = encoded(change.to_json())
+        path = self._change_path(change.number)
+        data = encoded(change)
         if files.can_create(path):
             return files.create(path, data)
         files.makedirs(files.parent(path))
@@ -281,9 +268,9 @@ class ModelHistory:
             self._remove_version(change.version)
         # Replace model.json last, because its number says which changes have been carried out.
         if change.after is None:
-            files.remove_tree(self._model_file)
+            self._model_file.remove()
         else:
-            files.write_atomic(self._model_file, encoded(change.after.to_json()))
+            self._model_file.write(change.after)
 
     def _publish(self, version: int, manifest: Mapping[str, Any]) -> None:
         staged, final = self.staged(version), files.join(self.directory, str(version))
@@ -306,37 +293,14 @@ class ModelHistory:
         files.remove_tree(files.join(directory, MANIFEST_FILE))
         files.remove_tree(directory)
 
-    def _read_model_file(self) -> ModelInfo | None:
-        content = _read(self._model_file)
-        try:
-            return None if content is None else ModelInfo.from_json(content)
-        except ValueError as error:
-            raise _damaged(self._model_file, error) from error
-
     def _read_change(self, number: int) -> Change | None:
-        path = self._change_file(number)
-        content = _read(path)
-        if content is None:
-            return None
-        try:
-            after = content["after"]
-            return Change(
-                number=number,
-                time=str(content["time"]),
-                who=str(content["who"]),
-                change=str(content["change"]),
-                version=content["version"],
-                after=None if after is None else ModelInfo.from_json(after),
-                manifest=content.get("manifest"),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(path, error) from error
+        return state_file(self._change_path(number), Change).read()
 
     def _numbers(self) -> list[int]:
         names = (name.removesuffix(".json") for name in files.listdir(files.join(self.directory, HISTORY)))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    def _change_file(self, number: int) -> str:
+    def _change_path(self, number: int) -> str:
         return files.join(self.directory, HISTORY, f"{number:0{_DIGITS}}.json")
 
 
@@ -415,7 +379,7 @@ def only_writer(directory: str, doing: str) -> Iterator[None]:
             if name == own or not name.endswith(".json"):
                 continue
             other = files.join(directory, name)
-            holder = _read(other)
+            holder = state_file(other, dict[str, Any]).read()
             if holder is not None:
                 raise RegistryError(
                     f"another process is {doing} ({holder.get('who')}, process {holder.get('pid')}, since "
@@ -426,22 +390,18 @@ def only_writer(directory: str, doing: str) -> Iterator[None]:
         files.remove_tree(path)
 
 
-def _read(path: str) -> Any:
-    """Return the JSON object in a file; None if there is no such file."""
-    try:
-        content = parse_json(files.read_text(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError as error:
-        raise _damaged(path, error) from error
-    if not isinstance(content, dict):
-        raise _damaged(path, ValueError("it is not a JSON object"))
-    return content
+def state_file(path: str, kind: type[T]) -> StateFile[T]:
+    """Return a state file of a registry."""
+    return StateFile(path, kind, error=RegistryError, cure="restore it from a copy")
 
 
-def encoded(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
+def known_format(kind: type[T], content: Any) -> T:
+    """Return what the ``to_json`` of a class with a ``format_version`` returned.
 
-
-def _damaged(path: str, error: Exception) -> RegistryError:
-    return RegistryError(f"{path} is damaged: {files.reason(error)}; restore it from a copy.")
+    Raises:
+        ValueError: The content is something else.
+    """
+    version = from_json(int, from_json(dict[str, Any], content).get("format_version"), "'format_version'")
+    if version > FORMAT_VERSION:
+        raise ValueError(f"format_version {version} is newer than this version reads")
+    return dataclass_from_json(kind, content)

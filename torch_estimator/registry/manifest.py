@@ -10,10 +10,9 @@ from typing import Any
 
 from torch_estimator import __version__, files
 from torch_estimator.checkpoint.index import INDEX_NAME
-from torch_estimator.errors import ExportError, RegistryError
+from torch_estimator.errors import ExportError
 from torch_estimator.export.exported_model import read_manifest
-from torch_estimator.json_text import parse_json
-from torch_estimator.registry.changes import FORMAT_VERSION, MANIFEST_FILE, now, user
+from torch_estimator.registry.changes import FORMAT_VERSION, MANIFEST_FILE, known_format, now, state_file, user
 
 # An exporter writes into <run>/export/<exporter>/<number>.
 _PARENTS_OF_EXPORT = 3
@@ -88,20 +87,7 @@ class VersionInfo:
         Raises:
             ValueError: The content is something else.
         """
-        try:
-            if content["format_version"] > FORMAT_VERSION:
-                raise ValueError(f"format_version {content['format_version']} is newer than this version reads")
-            known = {key: value for key, value in content.items() if key in cls.__slots__}
-            known["files"] = {name: FileInfo(**one) for name, one in known["files"].items()}
-            info = cls(**known)
-            wrong = not isinstance(info.version, int) or not all(
-                isinstance(one.bytes, int) and isinstance(one.sha256, str) for one in info.files.values()
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
-        if wrong:
-            raise ValueError("a value has the wrong type")
-        return info
+        return known_format(cls, content)
 
 
 def read_version(directory: str) -> VersionInfo | None:
@@ -110,13 +96,7 @@ def read_version(directory: str) -> VersionInfo | None:
     Raises:
         RegistryError: The manifest is damaged.
     """
-    path = files.join(directory, MANIFEST_FILE)
-    try:
-        return VersionInfo.from_json(parse_json(files.read_text(path)))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError as error:
-        raise RegistryError(f"{path} is damaged: {files.reason(error)}; restore it from a copy.") from error
+    return state_file(files.join(directory, MANIFEST_FILE), VersionInfo).read()
 
 
 def copy_version(origin: str, target: str, *, model: str, version: int, description: str) -> VersionInfo:

@@ -32,12 +32,12 @@ from torch_estimator.registry.changes import (
     Change,
     ModelHistory,
     ModelInfo,
-    encoded,
     now,
     only_writer,
 )
 from torch_estimator.registry.check import check_export
 from torch_estimator.registry.manifest import VersionInfo, copy_version, read_version
+from torch_estimator.runs.state_file import encoded
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _VERSION = re.compile(r"v?([0-9]{1,19})")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torch_estimator.cluster.process_start import JOB_BEGAN, process_start
-from torch_estimator.executors.training_status import EndOfTraining, TrainingStatus, write_status
+from torch_estimator.runs.training_status import EndOfTraining, TrainingStatus, write_status
 
 TRAINING = TrainingStatus(run="one", max_steps=None)
 

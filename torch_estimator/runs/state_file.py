@@ -1,0 +1,136 @@
+"""State files: one value, mostly a dataclass, in a JSON file that other processes read, or the next one after a kill.
+
+A write replaces the file atomically, so that a reader gets the state before it or after it. Keys that this version does
+not know are ignored, and keys with a default may be absent, so that versions can read each other's files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from torch_estimator import files
+from torch_estimator.errors import CheckpointError, UserError
+from torch_estimator.json_text import parse_json, shortened
+
+T = TypeVar("T")
+
+_NAMES: dict[object, str] = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+
+
+class StateFile(Generic[T]):
+    """A file with one value as JSON.
+
+    Args:
+        path: Path or URL of the file.
+        kind: Type of the value; see `from_json`. If it has a method ``to_json``, that converts the value.
+        error: Type of the error about a damaged file.
+        cure: What the user should do about a damaged file, for the message.
+
+    Attributes:
+        path: Path or URL of the file.
+    """
+
+    def __init__(
+        self, path: str, kind: type[T], *, error: type[UserError] = CheckpointError, cure: str = "remove it"
+    ) -> None:
+        self.path = path
+        self._kind = kind
+        self._error = error
+        self._cure = cure
+
+    def read(self) -> T | None:
+        """Return the value; None if there is no file.
+
+        Raises:
+            UserError: The file is damaged. The error has the type that was given.
+            OSError: The file cannot be read.
+        """
+        try:
+            found: T = from_json(self._kind, parse_json(files.read_text(self.path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError as error:
+            raise self.damaged(error) from error
+        return found
+
+    def write(self, value: T) -> None:
+        """Replace the file atomically; make its directory first."""
+        files.makedirs(files.parent(self.path))
+        files.write_atomic(self.path, encoded(value))
+
+    def remove(self) -> None:
+        """Remove the file, if it exists."""
+        files.remove_tree(self.path)
+
+    def damaged(self, why: ValueError) -> UserError:
+        """Return the error that the file is damaged."""
+        return self._error(f"{self.path} is damaged: {files.reason(why)}; {self._cure}.")
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value as JSON, as state files have it."""
+    if hasattr(value, "to_json"):
+        value = value.to_json()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    # A path may have bytes that are not UTF-8, which are lone surrogates here; "backslashreplace" gives JSON's escapes.
+    return json.dumps(value, indent=2, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+
+def from_json(kind: Any, content: Any, name: str = "its content") -> Any:
+    """Return parsed JSON as a value of a type.
+
+    Args:
+        kind: A class with a method ``from_json``, a dataclass, ``X | None``, a dict with strings as keys, a list, a
+            tuple, a simple type or Any.
+        content: The parsed JSON.
+        name: Name of the value, for messages.
+
+    Raises:
+        ValueError: The content has another type.
+    """
+    if kind is Any:
+        return content
+    if hasattr(kind, "from_json"):
+        return kind.from_json(content)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return dataclass_from_json(kind, content, name)
+    base, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if base in (types.UnionType, typing.Union):
+        (part,) = (one for one in parts if one is not types.NoneType)
+        return None if content is None else from_json(part, content, name)
+    if base in (dict, Mapping):
+        return {key: from_json(parts[1], value, repr(key)) for key, value in _checked(content, dict, name).items()}
+    if base is list:
+        return [from_json(parts[0], value, name) for value in _checked(content, list, name)]
+    if base is tuple:
+        found = _checked(content, list, name)
+        if len(found) != len(parts):
+            raise ValueError(f"{name} must have {len(parts)} values, but is {shortened(content)}")
+        return tuple(from_json(part, value, name) for part, value in zip(parts, found, strict=True))
+    if isinstance(content, bool) is not (kind is bool) or not isinstance(content, int | float if kind is float else kind):
+        raise ValueError(f"{name} must be {_NAMES[kind]}, but is {shortened(content)}")
+    return content
+
+
+def dataclass_from_json(kind: type[T], content: Any, name: str = "its content") -> T:
+    """Return a parsed JSON object as a dataclass, as `from_json` does if the class has no method ``from_json``."""
+    _checked(content, dict, name)
+    known, types_of = {}, typing.get_type_hints(kind)
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # callers give dataclasses
+        if one.name in content:
+            known[one.name] = from_json(types_of[one.name], content[one.name], repr(one.name))
+        elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{name} has no {one.name!r}")
+    return kind(**known)
+
+
+def _checked(content: Any, kind: type, name: str) -> Any:
+    if not isinstance(content, kind):
+        raise ValueError(f"{name} must be a JSON {'object' if kind is dict else 'array'}, but is {shortened(content)}")
+    return content
