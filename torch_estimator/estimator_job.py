@@ -16,7 +16,6 @@ from types import TracebackType
 import torch
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint, check_some_named, latest_checkpoint, load_checkpoint
-from torch_estimator.checkpoint.lease import Check, leased
 from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.runner_choice import make_runner
@@ -25,6 +24,8 @@ from torch_estimator.errors import CheckpointError, DataError
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
+from torch_estimator.runs.lease import leased
+from torch_estimator.runs.locks import Check
 from torch_estimator.specs import EvalSpec, InputFn, check_input_fn, check_positive
 from torch_estimator.strategies.data_parallel import busy_with_group, shares_evaluation
 from torch_estimator.strategies.default import strategy_of

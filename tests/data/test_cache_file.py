@@ -293,3 +293,14 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     assert left.endswith(".partial")
     assert numbers(Dataset.from_arrays({"x": np.arange(9)}).batch(2).cache(file)) == [*range(9)]
     assert os.listdir(tmp_path) == ["cache"]
+
+
+def test_a_file_that_another_writer_still_writes_stays(tmp_path: Path) -> None:
+    data = Dataset.from_arrays({"x": np.arange(9)}).batch(2).cache(tmp_path / "cache")
+    with data.iterator() as first:
+        next(first), next(first)
+        (written,) = os.listdir(tmp_path)
+        with data.iterator() as second:
+            next(second), next(second)
+            assert written in os.listdir(tmp_path)
+    assert os.listdir(tmp_path) == []

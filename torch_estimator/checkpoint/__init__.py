@@ -1,1 +1,1 @@
-"""Checkpoints on disk: their format, reading, background writing, retention, and the lease of a model directory."""
+"""Checkpoints on disk: their format, reading, background writing and retention."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint
 from torch_estimator.checkpoint.index import WrittenByTensorFlow
-from torch_estimator.checkpoint.lease import leased
 from torch_estimator.checkpoint.tensorflow import (
     IMPORTED,
     WEIGHTS_ONLY,
@@ -19,6 +18,7 @@ from torch_estimator.checkpoint.tensorflow import (
 )
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.errors import CheckpointError, InvalidValueError
+from torch_estimator.runs.lease import leased
 
 _MOST_NAMES = 5
 

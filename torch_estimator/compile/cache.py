@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torch_estimator import files
+from torch_estimator.runs.locks import FileLock
 
 logger = logging.getLogger("torch_estimator")
 
@@ -103,29 +104,22 @@ class StepCache:
             another process has reserved the key. If files cannot be locked here, a file without a lock: then several
             processes may build the same entry.
         """
-        import fcntl  # Windows does not have this module.
-
         if not self._is_ready(self._directory):
             return _unlocked_file()
         path = self._directory / f".{key}.lock"
         try:
-            # Do not follow links, and do not truncate the file, because another program may have created the path.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return _unlocked_file()
-        file = open(descriptor, "rb")  # noqa: SIM115
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Update the time of the file, because lock files that are older than a day are removed.
-            os.utime(descriptor)
-            # Only the process with the lock builds this step, so nobody uses these folders.
-            for left in self._directory.glob(f"{_building(key)}*"):
-                _remove(left)
+            # Forked processes hold the lock of a detached descriptor, too.
+            file = open(FileLock(str(path), mode=0o600).detach(), "rb")  # noqa: SIM115
         except BlockingIOError:
-            file.close()
             return None
-        except OSError as error:
-            logger.debug("Compiled steps cannot be reserved in %s (%s).", self._directory, error.strerror)
+        except (OSError, NotImplementedError) as error:
+            logger.debug("Compiled steps cannot be reserved in %s (%s).", self._directory, error)
+            return _unlocked_file()
+        # Update the time of the file, because lock files that are older than a day are removed.
+        os.utime(file.fileno())
+        # Only the process with the lock builds this step, so nobody uses these folders.
+        for left in self._directory.glob(f"{_building(key)}*"):
+            _remove(left)
         return file
 
     def keep(self, built: Path, key: str) -> Path:

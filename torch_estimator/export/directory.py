@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterator
 from torch_estimator import files
 from torch_estimator.errors import ExportError
 from torch_estimator.export.signatures import SIGNATURES_FILE
-
-try:
-    import fcntl
-except ImportError:  # Windows has no fcntl.
-    fcntl = None  # type: ignore[assignment]
+from torch_estimator.runs.locks import FileLock, kernel
 
 OLD_SECS = 3600.0
 _EMPTY_SECS = 10.0
+# Another writer locks a directory for a moment, to see whether it is abandoned.
+_LOOK_SECS = 1.0
 
 _NAME = re.compile(r"[0-9]{10}")
 _TEMPORARY = "temp-"
@@ -37,7 +35,6 @@ _MOST_NAMES_TRIED = 10
 # Name of a file with the id of the kernel on which the writer runs. All containers on a machine share one kernel.
 # A free lock proves that the writer is dead only if the writer ran on the same kernel.
 OWNER = ".owner"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def export_names(export_dir_base: files.PathLike) -> list[str]:
@@ -76,12 +73,11 @@ def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
 @contextlib.contextmanager
 def owned(temporary: str) -> Iterator[None]:
     """Mark a local directory as being written by this process until the end of the ``with`` block."""
-    kernel = _kernel()
     owner = os.path.join(temporary, OWNER)
-    with _locked(temporary) as locked:
-        if locked and kernel:
+    with _locked(temporary, wait_secs=_LOOK_SECS) as lock:
+        if lock is not None and kernel():
             # Write the file only after locking. A directory that has this file but no lock counts as abandoned.
-            files.write_file(owner, [kernel])
+            files.write_file(owner, [kernel().encode()])
         try:
             yield
         finally:
@@ -157,40 +153,24 @@ def _upload(local: str, final: str) -> None:
 def _remove_if_abandoned(temporary: str, now: float) -> None:
     if os.path.islink(temporary) or not os.path.isdir(temporary):
         return
-    with _locked(temporary) as locked:
-        writer_died_here = locked and _owner(temporary) == _kernel()
+    with _locked(temporary) as lock:
+        writer_died_here = lock is not None and _owner(temporary) == kernel().encode()
         # A writer puts its file into a new directory at once, unless it is killed before.
         old_secs = OLD_SECS if os.listdir(temporary) else _EMPTY_SECS
-        if writer_died_here or (locked is not False and now - _last_change(temporary) > old_secs):
+        if writer_died_here or now - _last_change(temporary) > old_secs:
             files.remove_tree(temporary)
 
 
-@contextlib.contextmanager
-def _locked(directory: str) -> Iterator[bool | None]:
-    """Try to lock a directory for the ``with`` block. Yield whether that succeeded, None if locks are unsupported."""
-    if fcntl is None:
-        yield None
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked: bool | None = True
-        except BlockingIOError:
-            locked = False
-        except OSError:
-            locked = None
-        yield locked
-    finally:
-        os.close(descriptor)
+def _locked(directory: str, wait_secs: float = 0.0) -> contextlib.AbstractContextManager[FileLock | None]:
+    """Lock a directory for the ``with`` block, which gets None where there are no locks.
 
-
-def _kernel() -> bytes:
-    """Return the boot id of the running kernel, or empty bytes if the system does not report a boot id."""
+    Raises:
+        BlockingIOError: Another process is writing into the directory.
+    """
     try:
-        return files.read_bytes(_BOOT_ID).strip()
-    except OSError:
-        return b""
+        return FileLock(directory, directory=True, wait_secs=wait_secs)
+    except NotImplementedError:
+        return contextlib.nullcontext()
 
 
 def _owner(temporary: str) -> bytes | None:

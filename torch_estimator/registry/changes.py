@@ -11,16 +11,16 @@ What keeps two writers apart depends on where the registry is:
 - On a store that can create an object exclusively, as S3, Google Cloud Storage and Azure can, only one writer can
   create the change of a number. The other one reads the new state and makes its change after it. A slow writer can
   still replace ``model.json`` by an older state, so that readers look for changes with higher numbers, too.
-- Elsewhere, each writer puts a file into ``.writers`` and then looks for files of others. Of two writers at the same
-  time, at least one sees the other, and is refused. A lock would need one of the two operations above.
+- Elsewhere, nothing does, and a warning says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
+import logging
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +30,10 @@ from typing import Any, TypeVar
 from torch_estimator import files
 from torch_estimator.errors import RegistryError
 from torch_estimator.export.directory import OWNER, remove_leftovers
+from torch_estimator.runs.locks import FileLock
 from torch_estimator.runs.state_file import StateFile, dataclass_from_json, encoded, from_json
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+logger = logging.getLogger("torch_estimator")
 
 T = TypeVar("T")
 
@@ -46,9 +44,8 @@ MANIFEST_FILE = "manifest.json"
 FORMAT_VERSION = 1
 
 _LOCK = ".lock"
-WRITERS = ".writers"
 # Changes take milliseconds, so that a lock which is held this long belongs to a process that is stuck or suspended.
-_LOCK_SECS, _LOCK_POLL_SECS = 60.0, 0.005
+_LOCK_SECS = 60.0
 _DIGITS = 8
 
 
@@ -325,69 +322,23 @@ def one_writer(root: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if files.is_local(root):
             files.makedirs(root)
+            path = files.join(root, _LOCK)
             try:
-                stack.enter_context(_locked(files.join(root, _LOCK)))
-            except NotImplementedError:
-                stack.enter_context(only_writer(files.join(root, WRITERS), f"changing the registry {root}"))
-        elif not files.can_create(root):
-            stack.enter_context(only_writer(files.join(root, WRITERS), f"changing the registry {root}"))
-        yield
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    if fcntl is None:
-        raise NotImplementedError("this system has no flock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        ends = time.monotonic() + _LOCK_SECS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                stack.enter_context(FileLock(path, wait_secs=_LOCK_SECS))
             except BlockingIOError:
-                if time.monotonic() > ends:
-                    raise RegistryError(
-                        f"another process has locked {path} for {_LOCK_SECS:g} s; end that process, and try again."
-                    ) from None
-                time.sleep(_LOCK_POLL_SECS)
-            except OSError as error:
-                raise NotImplementedError("this file system has no locks") from error
-        try:
-            yield
-        finally:
-            # Closing is not enough: a process that was forked in the meantime holds the same lock.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def only_writer(directory: str, doing: str) -> Iterator[None]:
-    """Raise a `RegistryError` if another process is in the body for the same directory; see the comment at the top.
-
-    Args:
-        directory: Directory for the files by which processes see each other.
-        doing: What is done in the body, for the message, such as ``changing the registry X``.
-    """
-    own = f"{secrets.token_hex(8)}.json"
-    path = files.join(directory, own)
-    files.makedirs(directory)
-    files.write_atomic(path, encoded({"who": user(), "pid": os.getpid(), "since": now()}))
-    try:
-        for name in files.listdir(directory):
-            if name == own or not name.endswith(".json"):
-                continue
-            other = files.join(directory, name)
-            holder = state_file(other, dict[str, Any]).read()
-            if holder is not None:
                 raise RegistryError(
-                    f"another process is {doing} ({holder.get('who')}, process {holder.get('pid')}, since "
-                    f"{holder.get('since')}); try again, or remove {other} if that process has ended."
-                )
+                    f"another process has locked {path} for {_LOCK_SECS:g} s; end that process, and try again."
+                ) from None
+            except NotImplementedError as error:
+                _warn(root, str(error))
+        elif not files.can_create(root):
+            _warn(root, "its store cannot create an object only if it does not exist")
         yield
-    finally:
-        files.remove_tree(path)
+
+
+@functools.cache
+def _warn(root: str, reason: str) -> None:
+    logger.warning("Another writer of the registry %s at the same time would not be noticed: %s.", root, reason)
 
 
 def state_file(path: str, kind: type[T]) -> StateFile[T]:

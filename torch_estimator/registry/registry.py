@@ -28,15 +28,14 @@ from torch_estimator.registry.changes import (
     HISTORY,
     MANIFEST_FILE,
     MODEL_FILE,
-    WRITERS,
     Change,
     ModelHistory,
     ModelInfo,
     now,
-    only_writer,
 )
 from torch_estimator.registry.check import check_export
 from torch_estimator.registry.manifest import VersionInfo, copy_version, read_version
+from torch_estimator.runs.locks import held
 from torch_estimator.runs.state_file import encoded
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
@@ -50,8 +49,8 @@ _REQUESTS = 16
 class Registry:
     """Models and their versions in a directory.
 
-    Methods that change something wait for another writer or, on stores without any kind of lock, refuse to run beside
-    one; see `torch_estimator.registry.changes`. Readers never wait and never see half a change.
+    Methods that change something wait for another writer. On stores that cannot create an object exclusively another
+    writer is not noticed, and a warning says so. Readers never wait and never see half a change.
 
     Args:
         url: Local path or fsspec URL of the registry. It need not exist.
@@ -400,6 +399,12 @@ class Registry:
     def _staging(self, history: ModelHistory, model: str, version: int) -> Iterator[str]:
         """Reserve the directory for the files of a new version; remove it if the version was not created."""
         staged = history.staged(version)
+
+        def in_use(holder: object) -> RegistryError:
+            return RegistryError(
+                f"{holder} is creating version {version} of the model {model!r}; choose another number, or try again."
+            )
+
         with contextlib.ExitStack() as stack:
             if files.is_local(staged):
                 try:
@@ -411,8 +416,9 @@ class Registry:
                     ) from None
                 stack.enter_context(owned(staged))
             else:
-                writers = files.join(self.url, WRITERS, f"{model}-{version}")
-                stack.enter_context(only_writer(writers, f"creating version {version} of the model {model!r}"))
+                # Where objects cannot be created exclusively, `history.finish` has logged a warning.
+                with contextlib.suppress(NotImplementedError):
+                    stack.enter_context(held(f"{staged}.lease", in_use))
                 # Remove what a killed process has uploaded, but not what another one has finished in the meantime.
                 self._check_free(model, version)
                 files.remove_tree(staged)

@@ -1,1 +1,1 @@
-"""State files of a run, and the status of a training, which other processes read."""
+"""What a run keeps beside its checkpoints: locks for one writer at a time, and state files that others read."""

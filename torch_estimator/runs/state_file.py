@@ -113,7 +113,9 @@ def from_json(kind: Any, content: Any, name: str = "its content") -> Any:
         if len(found) != len(parts):
             raise ValueError(f"{name} must have {len(parts)} values, but is {shortened(content)}")
         return tuple(from_json(part, value, name) for part, value in zip(parts, found, strict=True))
-    if isinstance(content, bool) is not (kind is bool) or not isinstance(content, int | float if kind is float else kind):
+    # JSON has one kind of numbers, and a bool is an int in Python.
+    accepted = int | float if kind is float else kind
+    if isinstance(content, bool) is not (kind is bool) or not isinstance(content, accepted):
         raise ValueError(f"{name} must be {_NAMES[kind]}, but is {shortened(content)}")
     return content
 

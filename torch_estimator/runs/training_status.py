@@ -16,6 +16,7 @@ from torch_estimator.runs.state_file import StateFile
 
 NAME = "training.json"
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStatus:
     """Status of one call of `train_and_evaluate` on the chief.

@@ -32,12 +32,15 @@ from torch_estimator.data.operations.cache import CacheStore
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.files import reason
 from torch_estimator.json_text import parse_json
+from torch_estimator.runs.locks import FileLock
 
 logger = logging.getLogger("torch_estimator")
 
 _IDENTITY = b"torch_estimator.cache"
 _LAYOUT = b"torch_estimator.layout"
 _FOOTER = struct.Struct("<QI")
+# Another writer locks a file for a moment, to see whether it is a leftover.
+_LOOK_SECS = 1.0
 
 
 class FileStore(CacheStore):
@@ -110,6 +113,7 @@ class _CacheWriter:
         self._path = path
         self._temporary = f"{path}.{socket.gethostname()}-{os.getpid()}-{id(self)}.partial"
         self._file: Any = None
+        self._lock: FileLock | None = None
         self._writer: Any = None
         self._layout: Layout | None = None
         self._checksums: _ChecksumFile | None = None
@@ -142,17 +146,21 @@ class _CacheWriter:
         self._file.write(self._checksums.footer())
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._file.close()
         os.replace(self._temporary, self._path)
-        self._file = self._writer = None
+        self._close()
         logger.info("Wrote the cache %s.", self._path)
 
     def remove(self) -> None:
         """Remove the temporary file, if there is one."""
         if self._file is not None:
-            self._file.close()
-            self._file = self._writer = None
             Path(self._temporary).unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        self._file.close()
+        self._file = self._writer = None
+        if self._lock is not None:
+            self._lock.release()
 
     def _open(self, schema: pa.Schema, identity: bytes, layout: bytes) -> None:
         Path(self._path).parent.mkdir(parents=True, exist_ok=True)
@@ -162,6 +170,9 @@ class _CacheWriter:
                 "Replacing the cache %s: it was written for other data, another pipeline or another version.",
                 self._path,
             )
+        # Lock the file, so that other writers do not take it for the leftover of a killed process.
+        with contextlib.suppress(NotImplementedError):
+            self._lock = FileLock(self._temporary, wait_secs=_LOOK_SECS)
         # There is no `with` block, because `publish` or `remove` closes the file.
         self._file = open(self._temporary, "wb")  # noqa: SIM115
         self._checksums = _ChecksumFile(self._file)
@@ -306,19 +317,9 @@ def _remove_leftovers(path: str) -> None:
     for entry in os.listdir(folder or "."):
         if not (entry.startswith(prefix) and entry.endswith(".partial")):
             continue
-        process = entry.removeprefix(prefix).partition("-")[0]
-        if process.isdecimal() and not _is_running(int(process)):
-            Path(folder, entry).unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        # A writer holds a lock on its file. Without locks, nobody can know whether it still writes.
+        with contextlib.suppress(OSError, NotImplementedError):
+            FileLock(os.path.join(folder, entry)).release(remove=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 import torch_estimator as te
 from tests.jobs import line, points
 from torch_estimator import files
-from torch_estimator.checkpoint.lease import EXPIRES_SECS, NAME, ObjectLease, leased
 from torch_estimator.errors import ModelDirInUseError
+from torch_estimator.runs.lease import NAME, leased
+from torch_estimator.runs.locks import EXPIRES_SECS, Holder, ObjectLock
 
 OBJECT = "memory://test_lease/training.lease"
 
@@ -123,7 +124,7 @@ def test_a_link_in_the_place_of_the_lease_is_not_followed(tmp_path: Path, caplog
 def test_processes_that_a_killed_training_has_forked_do_not_hold_its_lease(tmp_path: Path) -> None:
     program = """
         import os, signal, sys, time
-        from torch_estimator.checkpoint.lease import leased
+        from torch_estimator.runs.lease import leased
         with leased(sys.argv[1]):
             if os.fork():
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -205,6 +206,10 @@ def test_without_support_for_leases_a_warning_is_logged(tmp_path: Path, caplog: 
         assert f"Another training in model_dir {model_dir} at the same time would not be noticed" in caplog.text
 
 
+def in_use(holder: Holder) -> ModelDirInUseError:
+    return ModelDirInUseError(str(holder))
+
+
 class Elsewhere:
     """Process on another host that holds the lease; while this process waits for it, a given function runs."""
 
@@ -229,14 +234,14 @@ class Elsewhere:
 
 def test_a_lease_that_is_renewed_on_another_host_is_respected() -> None:
     other = Elsewhere(lambda: other.write() if other.now == 15 else None)
-    with pytest.raises(ModelDirInUseError, match=r"is in use: train\.py \(process 7 on elsewhere, since noon\)"):
-        ObjectLease(OBJECT, other.clock, other.sleep)
+    with pytest.raises(ModelDirInUseError, match=r"train\.py \(process 7 on elsewhere, since noon\)"):
+        ObjectLock(OBJECT, in_use, other.clock, other.sleep)
     assert other.now == 15
 
 
 def test_a_lease_that_another_host_stops_renewing_is_taken_over() -> None:
     other = Elsewhere()
-    lease = ObjectLease(OBJECT, other.clock, other.sleep)
+    lease = ObjectLock(OBJECT, in_use, other.clock, other.sleep)
     assert other.now == EXPIRES_SECS
     lease.check()
     lease.renew()
@@ -250,7 +255,7 @@ def test_a_lease_that_another_host_stops_renewing_is_taken_over() -> None:
 
 
 def test_a_renewed_lease_still_describes_its_holder_as_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = ObjectLease(OBJECT)
+    lease = ObjectLock(OBJECT, in_use)
     begun = json.loads(files.read_text(OBJECT))
     # If a renewal described the process again, it would contain this program, and another time.
     monkeypatch.setattr(sys, "argv", ["another.py"])
@@ -264,13 +269,13 @@ def test_a_renewed_lease_still_describes_its_holder_as_of_its_start(monkeypatch:
 def test_a_lease_of_a_process_of_this_host_that_has_ended_is_taken_over_at_once() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    lease = ObjectLease(OBJECT)
+    lease = ObjectLock(OBJECT, in_use)
     place = json.loads(files.read_text(OBJECT))["place"]
     lease.release()
     # In a restarted container, a process has the pid of its predecessor.
     for pid in (ended.pid, os.getpid()):
         other = Elsewhere(pid=pid, place=place)
-        ObjectLease(OBJECT, other.clock, other.sleep).release()
+        ObjectLock(OBJECT, in_use, other.clock, other.sleep).release()
         assert other.now == 0
 
 
