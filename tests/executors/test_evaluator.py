@@ -406,23 +406,6 @@ def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_fa
     assert (state.run, state.failed) == ("another", False)
 
 
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_chief_that_trains_says_so_again_after_another_one_was_refused(tmp_path: Path, is_damaged: bool) -> None:
-    job, told = Job(tmp_path, save_checkpoints_steps=2), []
-
-    class Looks(te.Hook):
-        def after_step(self, context: te.RunContext) -> None:
-            if context.global_step == 3:
-                write_status(job.model_dir, TrainingStatus(run="double", max_steps=None, failed=True))
-            told.append(read_status(job.model_dir))
-            if is_damaged and context.global_step == 4:
-                files.write_atomic(f"{tmp_path}/training.json", b"{")
-
-    run_chief(job.chief, te.TrainSpec(points, max_steps=6, hooks=[Looks()]), (), te.ContinuousEvalListener())
-    assert [state is not None and state.failed for state in told] == [False, False, True, True, False, False]
-    assert len({state.run for state in told if state is not None and not state.failed}) == 1
-
-
 def test_the_last_checkpoint_of_a_chief_that_has_failed_is_evaluated_first(job: Job) -> None:
     job.evaluator_settings = {"session_creation_timeout_secs": 20}
     job.train(3)

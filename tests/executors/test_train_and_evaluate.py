@@ -21,6 +21,7 @@ from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps,
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
 from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.runs.training_status import read_status
 from torch_estimator.summary.event_reader import read_scalars
 
 
@@ -370,6 +371,16 @@ def test_a_note_of_an_owed_evaluation_that_names_no_step_is_ignored(tmp_path: Pa
     assert not (tmp_path / "train_and_evaluate.unfinished").exists()
 
 
+def test_an_evaluation_that_an_earlier_version_was_interrupted_in_is_made(tmp_path: Path) -> None:
+    line(tmp_path).train(points, max_steps=4)
+    (tmp_path / "train_and_evaluate.unfinished").write_bytes(b"4")
+    exporter = WritingExporter()
+    metrics, exports = run(line(tmp_path), max_steps=4, exporters=exporter)
+    assert (metrics["global_step"], exports) == (4, [f"{tmp_path}/export/writing/4"])
+    assert not (tmp_path / "train_and_evaluate.unfinished").exists()
+    assert run(line(tmp_path), max_steps=4, exporters=exporter) == (None, None)
+
+
 @pytest.mark.parametrize("max_steps", [100, None])
 def test_where_the_input_ends_the_final_export_still_happens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, max_steps: int | None
@@ -499,13 +510,14 @@ def test_the_whole_job_runs_in_memory() -> None:
             *(name for name in sorted(files.listdir(model_dir)) if name.startswith("events.out.tfevents.")),
             "export",
             *(f"model.ckpt-{step}" for step in ("10", "6", "8")),
+            "training.json",
         ]
         assert variables(resumed)["global_step"] == 10
     finally:
         files.remove_tree(model_dir)
 
 
-def test_a_finished_job_leaves_no_marker(tmp_path: Path) -> None:
+def test_a_finished_job_says_that_it_is_finished(tmp_path: Path) -> None:
     run(line(tmp_path), max_steps=3, exporters=WritingExporter())
     names = {path.name for path in tmp_path.iterdir()}
     assert {name for name in names if not name.startswith("events.out")} == {
@@ -514,7 +526,11 @@ def test_a_finished_job_leaves_no_marker(tmp_path: Path) -> None:
         "export",
         "model.ckpt-0",
         "model.ckpt-3",
+        "training.json",
     }
+    status = read_status(str(tmp_path))
+    assert status is not None
+    assert (status.ended, status.unfinished, status.failed) == (True, False, False)
 
 
 def test_a_model_dir_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.hooks.test_hook import Kill
 from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
+from torch_estimator.runs.training_status import read_status
 from torch_estimator.summary.event_writer import EventWriter
 
 Curve = list[tuple[int, float]]
@@ -263,7 +264,9 @@ def test_stopping_ends_training_evaluation_and_export_cleanly(tmp_path: Path, ca
         "Requesting early stopping: loss did not decrease within 6 steps: it was 0 at step 12 and 0.8 at step 20."
         in caplog.messages
     )
-    assert not (tmp_path / "train_and_evaluate.unfinished").exists()
+    status = read_status(str(tmp_path))
+    assert status is not None
+    assert (status.ended, status.unfinished) == (True, False)
 
 
 @pytest.mark.parametrize(("run_every_steps", "last"), [(1, 20), (4, 20), (7, 21), (30, 30)])

@@ -33,7 +33,7 @@ def run_chief(
     check_saves_checkpoints(estimator.config)
     logger.info("The chief trains and saves checkpoints. Only an evaluator of the cluster evaluates and exports them.")
     training = AnnouncedTraining(estimator, train_spec)
-    training.train(train_spec.saving_listeners, starts_input_over=not training.interrupted)
+    training.train(train_spec.saving_listeners or (), starts_input_over=not training.interrupted)
     training.end()
 
 

@@ -30,6 +30,9 @@ class TrainingStatus:
         ended: Whether the call has ended, so that the latest checkpoint is its last.
         failed: Whether the chief has ended with an error, so that no checkpoint comes before it is started again.
         began: Time at which the call began, in seconds since 1970.
+        unfinished: Whether the chief evaluates, and its last evaluation and exports are not complete. A restarted one
+            makes them, even if max_steps is reached or the input has ended.
+        evaluating: Step of the checkpoint that the chief is evaluating, or None.
     """
 
     run: str
@@ -39,6 +42,8 @@ class TrainingStatus:
     ended: bool = False
     failed: bool = False
     began: float = 0.0
+    unfinished: bool = False
+    evaluating: int | None = None
 
 
 def status_path(model_dir: str) -> str:
@@ -55,8 +60,9 @@ def write_status(model_dir: str, status: TrainingStatus) -> None:
     try:
         _file(model_dir).write(status)
     except OSError as error:
+        done = "written" if files.exists(model_dir) else "made"
         raise CheckpointError(
-            f"model_dir {model_dir} cannot be written: {files.reason(error)}; use another model_dir."
+            f"model_dir {model_dir} cannot be {done}: {files.reason(error)}; use another model_dir."
         ) from error
 
 
