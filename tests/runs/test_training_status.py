@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from torch_estimator.cluster.process_start import JOB_BEGAN, process_start
-from torch_estimator.runs.training_status import EndOfTraining, TrainingStatus, write_status
+from torch_estimator.executors.evaluation_record import EvaluatorState
+from torch_estimator.runs.locks import Holder
+from torch_estimator.runs.training_status import EndOfTraining, TrainingStatus, read_status, write_status
 
 TRAINING = TrainingStatus(run="one", max_steps=None)
 
@@ -60,3 +64,20 @@ def test_an_end_is_seen_where_the_clock_of_the_chief_is_behind(tmp_path: Path) -
 
 def test_without_a_word_nothing_is_over(tmp_path: Path) -> None:
     assert not EndOfTraining(str(tmp_path / "absent"))()
+
+
+def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "training.json").write_text('{"run": "one", "max_steps": 5, "evaluates": false, "over_at": 1.5}')
+    assert read_status(str(tmp_path)) == TrainingStatus(run="one", max_steps=5, over_at=1.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "section"),
+    [(TrainingStatus, "training.json"), (EvaluatorState, "evaluator.json"), (Holder, "training.lease")],
+)
+def test_the_page_of_the_files_of_a_model_directory_has_all_keys(kind: Any, section: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "model_directory.md"
+    table = page.read_text(encoding="utf-8").partition(f"## `{section}`\n")[2].partition("\n## ")[0]
+    first_cells = re.findall(r"^\|([^|]*)", table, flags=re.MULTILINE)
+    keys = set(re.findall(r"`(\w+)`", " ".join(first_cells)))
+    assert keys == {field.name for field in fields(kind)}
