@@ -23,7 +23,7 @@ from tests.jobs import line, points
 from torch_estimator import files
 from torch_estimator.errors import ModelDirInUseError
 from torch_estimator.runs.lease import NAME, leased
-from torch_estimator.runs.locks import EXPIRES_SECS, Holder, ObjectLock
+from torch_estimator.runs.locks import EXPIRES_SECS, FileLock, Holder, ObjectLock
 
 OBJECT = "memory://test_lease/training.lease"
 
@@ -142,6 +142,15 @@ def test_processes_that_a_killed_training_has_forked_do_not_hold_its_lease(tmp_p
             # The forked process has left the block by now, and has not removed the lease of this process.
             assert _line_of(parent.stdout) == ""
             assert (tmp_path / NAME).exists()
+
+
+def test_a_file_in_the_place_of_a_removed_lease_stays(tmp_path: Path) -> None:
+    with leased(str(tmp_path)):
+        (tmp_path / NAME).unlink()
+        second = FileLock(str(tmp_path / NAME))
+    assert (tmp_path / NAME).exists()
+    second.release(remove=True)
+    assert not (tmp_path / NAME).exists()
 
 
 def test_another_thread_is_another_training(model_dir: str) -> None:

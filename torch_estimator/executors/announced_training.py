@@ -33,11 +33,6 @@ class AnnouncedTraining:
 
     Evaluators and workers read the file. After a kill, the next process reads it, and so continues this training.
 
-    Args:
-        estimator: The estimator to train.
-        spec: How to train it.
-        evaluates: Whether this process evaluates, too.
-
     Attributes:
         interrupted: Whether the previous training in this directory was killed, so that this one continues it.
         unfinished: Whether an evaluation or an export of the previous training is still to be made here.

@@ -83,12 +83,6 @@ class EvaluationRecord:
     One evaluator owns the file at a time. After another evaluator has taken over the file, the next `claim` or write of
     the first evaluator raises `ClusterError`. Each write replaces the file atomically.
 
-    Args:
-        model_dir: Directory of the training.
-
-    Attributes:
-        state: The content of the file.
-
     Raises:
         CheckpointError: The file is damaged.
     """

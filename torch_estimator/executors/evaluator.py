@@ -218,16 +218,7 @@ class Evaluator:
 
 
 class StatusReader:
-    """Reader of the status file for an evaluator. It skips the status of an earlier training in the directory.
-
-    Args:
-        model_dir: Directory of the training.
-        max_steps: The ``max_steps`` that the evaluator itself was given.
-        clock: Returns monotonic seconds.
-
-    Attributes:
-        earlier: The earlier training that the status file still names, or None.
-    """
+    """Reader of the status file for an evaluator. It skips the status of an `earlier` training in the directory."""
 
     def __init__(self, model_dir: str, max_steps: int | None, clock: Callable[[], float]) -> None:
         self.earlier: TrainingStatus | None = None
@@ -238,11 +229,7 @@ class StatusReader:
         self._before = read_status(model_dir)
 
     def read(self, record: EvaluationRecord) -> TrainingStatus | None:
-        """Return the status of the training that the evaluator follows; None if the chief has not written it yet.
-
-        Args:
-            record: The trainings that this evaluator, and the ones it replaces, have followed and completed.
-        """
+        """Return the status of the training that the evaluator follows; None if the chief has not written it yet."""
         status = read_status(self._model_dir)
         is_earlier = status is not None and self._is_earlier(status, record)
         self.earlier = status if is_earlier else None

@@ -5,14 +5,15 @@
 - On an object store, which has no locks, `ObjectLock` is an object that only one process can create. A thread rewrites
   it regularly, and a lock that has not changed for `EXPIRES_SECS` may be taken over. The waiting process measures this
   time with its own clock, so clocks of different machines are never compared.
-- Where neither is possible, both raise `NotImplementedError`. Callers then log a warning and go on without a lock.
+- Where neither is possible, both raise `NotImplementedError`. Callers log a warning and go on without a lock.
 
-`held` chooses between the two, and leaves a description of the holder, for the error messages of other processes.
+`held` chooses between the two, and describes the holder in the file or object, for the error messages of others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -21,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from logging import getLogger
 
 from torch_estimator import files
 from torch_estimator.errors import UserError
@@ -33,7 +33,7 @@ try:
 except ImportError:  # Windows has no fcntl.
     fcntl = None  # type: ignore[assignment]
 
-logger = getLogger("torch_estimator")
+logger = logging.getLogger("torch_estimator")
 
 EXPIRES_SECS = 60.0
 """Seconds without a renewal after which another process may take over a lock on an object store."""
@@ -42,21 +42,20 @@ _RENEW_SECS = EXPIRES_SECS / 4
 _POLL_SECS = 1.0
 _FILE_POLL_SECS = 0.005
 # A locked file that is empty or names an ended process was locked just now: its holder has not written its name yet.
-# Locking is then tried `_TRIES` times, with a pause of `_RETRY_SECS` seconds after each try.
-_TRIES, _RETRY_SECS = 100, 0.02
+# The file is then read again for this many seconds.
+_UNNAMED_SECS = 2.0
 
-Check = Callable[[], None]
-"""Function that raises an error if this process has lost its lock."""
+# Locks on files that this process holds. A forked child closes its copies, because they would keep the locks.
+_held_files: set[FileLock] = set()
+# Ids of the locks that this process holds on object stores.
+# A lock with this process's pid but another id was left by an earlier process that had the same pid.
+_own_ids: set[str] = set()
 
 
 class FileLock:
     """Lock on a local file or directory, until `release` or the end of this process. Forked processes do not hold it.
 
-    Args:
-        path: The file, which is created if absent. Links are not followed, since another user could have put one there.
-        directory: Whether `path` is a directory, which must exist.
-        wait_secs: Seconds to wait for another holder.
-        mode: Permissions of a new file.
+    A file is created if absent. Links are not followed, since another user could have put one there.
 
     Raises:
         BlockingIOError: Another process, or another `FileLock` of this one, holds the lock.
@@ -68,17 +67,24 @@ class FileLock:
         if fcntl is None:
             raise NotImplementedError("this system has no flock")
         self._path = path
-        self._flags = os.O_RDONLY if directory else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        self._mode = mode
+        flags = os.O_RDONLY if directory else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         ends = time.monotonic() + wait_secs
         while True:
+            self._descriptor = os.open(path, flags, mode)
             try:
-                self._descriptor = self._opened()
-                break
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The previous holder may have removed the file between `open` and `flock`. Then the lock has no effect.
+                if self._is_at_path():
+                    break
+                os.close(self._descriptor)
             except BlockingIOError:
+                os.close(self._descriptor)
                 if time.monotonic() >= ends:
                     raise
-            time.sleep(_FILE_POLL_SECS)
+                time.sleep(_FILE_POLL_SECS)
+            except OSError as error:
+                os.close(self._descriptor)
+                raise NotImplementedError(files.reason(error)) from error
         _held_files.add(self)
 
     def __enter__(self) -> FileLock:
@@ -86,11 +92,6 @@ class FileLock:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this process holds the lock. A process that was forked since does not."""
-        return self in _held_files
 
     def write(self, content: bytes) -> None:
         """Replace the content of the locked file."""
@@ -103,48 +104,23 @@ class FileLock:
         return self._descriptor
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock if this process holds it.
-
-        Args:
-            remove: Whether to remove the file, too.
-        """
-        if not self.is_held:
+        """Release the lock, and remove the file if asked to. Do nothing if this process does not hold the lock."""
+        if self not in _held_files:
             return
         if remove:
             with contextlib.suppress(OSError):
-                if _is_same_file(self._path, self._descriptor):
+                if self._is_at_path():
                     os.unlink(self._path)
         os.close(self.detach())
 
-    def _opened(self) -> int:
-        while True:
-            descriptor = os.open(self._path, self._flags, self._mode)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The previous holder may have removed the file between `open` and `flock`. Then the lock has no effect.
-                if _is_same_file(self._path, descriptor):
-                    return descriptor
-            except BlockingIOError:
-                os.close(descriptor)
-                raise
-            except OSError as error:
-                os.close(descriptor)
-                raise NotImplementedError(f"this file system has no locks: {files.reason(error)}") from error
-            os.close(descriptor)
-
-
-_held_files: set[FileLock] = set()
-
-
-def _is_same_file(path: str, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+    def _is_at_path(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
 
 
 def _close_all() -> None:
-    """Close the copies that a forked process has: they would keep the locks when this process has ended."""
     for lock in list(_held_files):
         os.close(lock.detach())
 
@@ -155,10 +131,9 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Description of a process that holds a lock, for the error messages of others.
+    """Description of a process that holds a lock; without a `pid` if it cannot be read.
 
     Attributes:
-        pid: Its id; None if the description cannot be read.
         place: Id of the running kernel and of the pid namespace (each container has its own); None if unknown. Two
             processes with equal pids are the same only if their places are equal, too.
         lease: Id of a lock on an object store.
@@ -173,6 +148,21 @@ class Holder:
     lease: str | None = None
     renewals: int = 0
 
+    @classmethod
+    def this_process(cls) -> Holder:
+        """Return the description of this process."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        program = sys.argv[0] or "python"
+        return cls(pid=os.getpid(), host=socket.gethostname(), since=since, program=program, place=_place())
+
+    @classmethod
+    def read(cls, path: str) -> Holder:
+        """Return the holder that a file names. A description that cannot be read does not make the lock free."""
+        with contextlib.suppress(ValueError):
+            holder: Holder = from_json(cls, parse_json(files.read_text(path)))
+            return holder
+        return cls()
+
     def __str__(self) -> str:
         if self.pid is None:
             return "another process"
@@ -183,7 +173,7 @@ class Holder:
         if self.pid is None or self.place is None or self.place != _place():
             return False
         if self.pid == os.getpid():
-            return self.lease is not None and self.lease not in _own_leases
+            return self.lease is not None and self.lease not in _own_ids
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -191,25 +181,6 @@ class Holder:
         except (OSError, OverflowError):
             return False
         return False
-
-
-def _this_process() -> Holder:
-    return Holder(
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        since=time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        program=sys.argv[0] or "python",
-        place=_place(),
-    )
-
-
-def _read_holder(path: str) -> Holder:
-    """Return the holder that a file names. A description that cannot be read does not make the lock free."""
-    try:
-        holder: Holder = from_json(Holder, parse_json(files.read_text(path)))
-    except ValueError:
-        return Holder()
-    return holder
 
 
 def kernel() -> str:
@@ -227,6 +198,9 @@ def _place() -> str | None:
         return None
 
 
+Check = Callable[[], None]
+"""Function that raises an error if this process has lost its lock."""
+
 InUse = Callable[[Holder], UserError]
 """Function that returns the error that another process holds a lock."""
 
@@ -243,81 +217,42 @@ def held(path: str, in_use: InUse) -> Iterator[Check | None]:
         NotImplementedError: There are no locks here.
     """
     if not files.is_local(path):
-        with _held_object(path, in_use) as check:
+        with ObjectLock(path, in_use).renewed() as check:
             yield check
         return
-    lock = _described_lock(path, in_use)
+    lock = _named_lock(path, in_use)
     try:
         yield None
     finally:
         lock.release(remove=True)
 
 
-def _described_lock(path: str, in_use: InUse) -> FileLock:
-    holder = Holder()
-    for _ in range(_TRIES):
+def _named_lock(path: str, in_use: InUse) -> FileLock:
+    """Lock a file and write into it who holds it."""
+    ends = time.monotonic() + _UNNAMED_SECS
+    while True:
         try:
             lock = FileLock(path)
         except BlockingIOError:
+            holder = Holder()
             with contextlib.suppress(OSError):
-                holder = _read_holder(path)
-            # Raise only if the holder that the file names is alive. A file that was locked just now is empty or
-            # still names a killed process, so it is read again after a pause.
-            if holder.pid is not None and not holder.has_ended():
-                break
-            time.sleep(_RETRY_SECS)
+                holder = Holder.read(path)
+            if (holder.pid is not None and not holder.has_ended()) or time.monotonic() >= ends:
+                raise in_use(holder) from None
+            time.sleep(_FILE_POLL_SECS)
         else:
+            # Ignore errors, because the content is only for error messages of other processes.
             with contextlib.suppress(OSError):
-                # Ignore errors, because the content is only for error messages of other processes.
-                lock.write(encoded(_this_process()))
+                lock.write(encoded(Holder.this_process()))
             return lock
-    raise in_use(holder)
-
-
-@contextlib.contextmanager
-def _held_object(path: str, in_use: InUse) -> Iterator[Check]:
-    lock = ObjectLock(path, in_use)
-    process, ended = os.getpid(), threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(_RENEW_SECS):
-            # Errors are ignored: while the object store is unreachable, no other process can take over the lock.
-            with contextlib.suppress(Exception):
-                lock.renew()
-
-    thread = threading.Thread(target=renew, name="lease", daemon=True)
-    thread.start()
-    try:
-        yield lock.check
-    finally:
-        # A process that was forked in the body reaches this line too. Only its parent may release the lock.
-        if os.getpid() == process:
-            ended.set()
-            # The wait is limited, so that the process can end even if the object store does not answer.
-            thread.join(_RENEW_SECS)
-            lock.release()
-
-
-# Ids of the locks that this process holds on object stores.
-# A lock with this process's pid but another id was left by an earlier process that had the same pid.
-_own_leases: set[str] = set()
 
 
 class ObjectLock:
     """Lock on an object store: it belongs to the process that created the object.
 
     The constructor waits until the lock is free, which takes `EXPIRES_SECS` if the holder was killed on another
-    machine.
-
-    Args:
-        path: URL of the object.
-        in_use: Returns the error that another process holds the lock.
-        clock: Monotonic clock, in seconds.
-        sleep: Function that waits for a number of seconds.
-
-    Raises:
-        UserError: Another process holds the lock and renews it.
-        NotImplementedError: The store cannot create an object exclusively.
+    machine. It and all methods raise the error of `in_use` if another process holds the lock, and it raises
+    `NotImplementedError` if the store cannot create an object exclusively.
     """
 
     def __init__(
@@ -329,68 +264,75 @@ class ObjectLock:
     ) -> None:
         self._path = path
         self._in_use = in_use
-        self._holder = replace(_this_process(), lease=secrets.token_hex(8))
+        self._id = secrets.token_hex(8)
+        self._holder = replace(Holder.this_process(), lease=self._id)
         # Add the id before the object exists: another thread would take the lock for one of an ended process.
-        _own_leases.add(str(self._holder.lease))
+        _own_ids.add(self._id)
         try:
-            self._take(clock, sleep)
+            self._create(clock, sleep)
         except BaseException:
-            _own_leases.discard(str(self._holder.lease))
+            _own_ids.discard(self._id)
             raise
 
-    def _take(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
-        found: Holder | None = None
-        since = clock()
-        while not files.create(self._path, encoded(self._holder)):
-            before, found = found, self._read()
-            if found is None:
-                continue
-            was_renewed = before is not None and before != found and before.lease == found.lease
-            if found.lease in _own_leases or was_renewed:
-                raise self._in_use(found)
-            if found.has_ended() or (found == before and clock() >= since + EXPIRES_SECS):
-                files.remove_tree(self._path)
-                continue
-            if found != before:
-                since = clock()
-                logger.info(
-                    "%s has leased %s; waiting %g s at most to see whether it still renews that lease.",
-                    found,
-                    files.parent(self._path),
-                    EXPIRES_SECS,
-                )
-            sleep(_POLL_SECS)
-
     def check(self) -> None:
-        """Check that no other process has taken over the lock. That happens if this process was suspended for long.
-
-        Raises:
-            UserError: Another process holds the lock.
-        """
+        """Check that no other process has taken over the lock. That happens if this process was suspended for long."""
         with contextlib.suppress(OSError):
-            if (found := self._read()) is not None and found.lease != self._holder.lease:
+            if (found := Holder.read(self._path)).lease != self._id:
                 raise self._in_use(found)
 
     def renew(self) -> None:
-        """Rewrite the object with a higher count, so that other processes see that this process is alive.
-
-        Raises:
-            UserError: Another process holds the lock.
-        """
+        """Rewrite the object with a higher count, so that other processes see that this process is alive."""
         self.check()
         self._holder = replace(self._holder, renewals=self._holder.renewals + 1)
         files.write_atomic(self._path, encoded(self._holder))
 
     def release(self) -> None:
         """Release the lock by removing the object, unless another process has taken over the lock."""
-        _own_leases.discard(str(self._holder.lease))
+        _own_ids.discard(self._id)
         with contextlib.suppress(OSError):
-            if (found := self._read()) is not None and found.lease == self._holder.lease:
+            if Holder.read(self._path).lease == self._id:
                 files.remove_tree(self._path)
 
-    def _read(self) -> Holder | None:
-        """Return the holder that the object names; None if there is no object."""
+    @contextlib.contextmanager
+    def renewed(self) -> Iterator[Check]:
+        """Renew the lock regularly while the body runs, and release it at the end; yield `check`."""
+        process, ended = os.getpid(), threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(_RENEW_SECS):
+                # Errors are ignored: while the object store is unreachable, no other process can take over the lock.
+                with contextlib.suppress(Exception):
+                    self.renew()
+
+        thread = threading.Thread(target=renew, name="lease", daemon=True)
+        thread.start()
         try:
-            return _read_holder(self._path)
-        except FileNotFoundError:
-            return None
+            yield self.check
+        finally:
+            # A process that was forked in the body reaches this line too. Only its parent may release the lock.
+            if os.getpid() == process:
+                ended.set()
+                # The wait is limited, so that the process can end even if the object store does not answer.
+                thread.join(_RENEW_SECS)
+                self.release()
+
+    def _create(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        before: Holder | None = None
+        since = clock()
+        while not files.create(self._path, encoded(self._holder)):
+            try:
+                found = Holder.read(self._path)
+            except FileNotFoundError:
+                continue
+            was_renewed = before is not None and before != found and before.lease == found.lease
+            if found.lease in _own_ids or was_renewed:
+                raise self._in_use(found)
+            if found.has_ended() or (found == before and clock() >= since + EXPIRES_SECS):
+                files.remove_tree(self._path)
+                continue
+            if found != before:
+                since = clock()
+                message = "%s has leased %s; waiting %g s at most to see whether it still renews that lease."
+                logger.info(message, found, files.parent(self._path), EXPIRES_SECS)
+            before = found
+            sleep(_POLL_SECS)

@@ -23,16 +23,9 @@ _NAMES: dict[object, str] = {int: "an integer", float: "a number", str: "a strin
 
 
 class StateFile(Generic[T]):
-    """A file with one value as JSON.
+    """A file at a path or URL with one value as JSON, of a type that `from_json` takes.
 
-    Args:
-        path: Path or URL of the file.
-        kind: Type of the value; see `from_json`. If it has a method ``to_json``, that converts the value.
-        error: Type of the error about a damaged file.
-        cure: What the user should do about a damaged file, for the message.
-
-    Attributes:
-        path: Path or URL of the file.
+    If the file is damaged, an `error` tells the user to do what `cure` says.
     """
 
     def __init__(
@@ -44,12 +37,7 @@ class StateFile(Generic[T]):
         self._cure = cure
 
     def read(self) -> T | None:
-        """Return the value; None if there is no file.
-
-        Raises:
-            UserError: The file is damaged. The error has the type that was given.
-            OSError: The file cannot be read.
-        """
+        """Return the value; None if there is no file."""
         try:
             found: T = from_json(self._kind, parse_json(files.read_text(self.path)))
         except (FileNotFoundError, NotADirectoryError):

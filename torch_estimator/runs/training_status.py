@@ -92,9 +92,6 @@ class EndOfTraining:
     The status in the directory may be that of an earlier training, whose end does not count. A training is an earlier
     one if it was over before the job of this process began, or if this process has already completed it: a program may
     train several times.
-
-    Args:
-        model_dir: Directory of the training.
     """
 
     def __init__(self, model_dir: str) -> None:
