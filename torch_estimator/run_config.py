@@ -70,9 +70,9 @@ class RunConfig:
         resume_input: Whether training that starts from a checkpoint continues its input at the position saved there;
             False starts the input over, as tf.estimator did.
         compile: Whether the training step, from the forward pass to the optimizers' updates, is compiled into machine
-            code. ``"auto"`` trains in Python at first, and compiles in the background if training takes
-            longer than a second. Training switches to the compiled step when it is ready, or at once if an earlier run has left it in
-            the cache. True waits for the compiler; False always trains in Python.
+            code. ``"auto"`` trains in Python at first, and compiles in the background if training takes longer than a
+            second. Training switches to the compiled step when it is ready, or at once if an earlier run has left it
+            in the cache. True waits for the compiler; False always trains in Python.
         device: What to compute on: ``"cpu"``, ``"cuda:1"``, or ``"cuda"`` for the GPU that ``"auto"`` would take.
             ``"auto"`` takes a GPU if there is one; the processes of a cluster take the GPUs of their host in turn, or
             the CPU if the cluster has parameter servers. `distribute.MirroredStrategy` has devices of its own.
