@@ -215,7 +215,8 @@ def _difference(changed: _Changed, python: _State, compiled: _State, rounded: _S
         return f"its loss of a batch is {compiled.loss:.6g}, where Python's is {python.loss:.6g}"
     for place, (name, start) in enumerate(zip(changed.names, changed.start, strict=True)):
         size = _gap(python.values[place], start)
-        limits = [_ACCEPTED * one for one in size]
+        # Integers are equal, or else rounding has decided between them, which the rounded step shows.
+        limits = [_ACCEPTED * one if math.isfinite(one) else 0.0 for one in size]
         if rounded is not None:
             noise = _gap(rounded.values[place], python.values[place])
             limits = [max(limit, _TIMES_ROUNDING * one) for limit, one in zip(limits, noise, strict=True)]
