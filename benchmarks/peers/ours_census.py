@@ -10,7 +10,7 @@ import argparse
 import logging
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,9 @@ class SleepHook(te.Hook):
         time.sleep(self._secs)
 
 
-def train_in_cluster(
-    args: argparse.Namespace, estimator: te.Estimator, pace: Pace, others: Sequence[te.Hook] = ()
-) -> None:
+def train_in_cluster(args: argparse.Namespace, estimator: te.Estimator, pace: Pace) -> None:
     """The part of this process, whose clock stops before the last steps, which others may take."""
-    hooks = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps * 9 // 10), *others]
+    hooks: list[te.Hook] = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps * 9 // 10)]
     if args.sleep_ms:
         hooks.append(SleepHook(args.sleep_ms / 1000))
     te.train_and_evaluate(
