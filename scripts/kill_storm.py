@@ -36,7 +36,7 @@ from examples.census.trainer import task
 from examples.options import at_least
 from torch_estimator import errors
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
-from torch_estimator.compile.cache import DIRECTORY_VARIABLE
+from torch_estimator.code_cache import DIRECTORY_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "census"

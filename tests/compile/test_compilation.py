@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from torch_estimator.code_cache import CodeCache
 from torch_estimator.compile import compilation
-from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.compile.trace_checks import CannotBeCompiled
@@ -59,7 +59,7 @@ def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def reserved_in(directory: Path) -> BinaryIO:
-    reserved = StepCache(directory).reserve("key")
+    reserved = CodeCache(directory).reserve("key")
     assert reserved is not None
     return reserved
 
@@ -74,7 +74,7 @@ def test_a_compilation_holds_its_reservation_and_no_pipe_of_the_training(
     try:
         at_its_end, _, _ = select.select([reading], [], [], SOON)
         assert at_its_end
-        assert StepCache(tmp_path).reserve("key") is None
+        assert CodeCache(tmp_path).reserve("key") is None
     finally:
         running.stop()
     reserved_in(tmp_path).close()

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
+from torch_estimator.code_cache import DIGESTS, CodeCache
 from torch_estimator.compile import compilation, compiled_runner, policy
 from torch_estimator.compile.building import DESCRIPTION, STEP_LIBRARY
-from torch_estimator.compile.cache import DIGESTS, StepCache
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.step_compiler import StepCompiler
 
@@ -523,7 +523,7 @@ def test_a_damaged_step_is_compiled_again(
     (folder / STEP_LIBRARY).write_bytes(damaged)
     job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
     assert compilations() == [4]
-    assert StepCache().find(folder.name) == folder
+    assert CodeCache().find(folder.name) == folder
 
 
 def test_the_step_of_another_compiling_process_is_used_once_it_is_ready(
@@ -535,10 +535,10 @@ def test_the_step_of_another_compiling_process_is_used_once_it_is_ready(
     caplog.set_level(logging.INFO, "torch_estimator")
     first = job(tmp_path / "first", True).train(lambda: data().repeat(), steps=40)
     compilations()
-    find = StepCache.find
+    find = CodeCache.find
     absent = [None] * 3
-    monkeypatch.setattr(StepCache, "find", lambda self, key: absent.pop() if absent else find(self, key))
-    monkeypatch.setattr(StepCache, "reserve", lambda self, key: None)
+    monkeypatch.setattr(CodeCache, "find", lambda self, key: absent.pop() if absent else find(self, key))
+    monkeypatch.setattr(CodeCache, "reserve", lambda self, key: None)
     monkeypatch.setattr(compiled_runner, "_LOOK_UP_EVERY_SECS", 0.01)
     caplog.clear()
     second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
@@ -553,8 +553,8 @@ def test_a_step_that_another_process_finishes_after_the_search_for_it_is_not_com
 ) -> None:
     first = job(tmp_path / "first", True).train(lambda: data().repeat(), steps=40)
     compilations()
-    find, absent = StepCache.find, [None]
-    monkeypatch.setattr(StepCache, "find", lambda self, key: absent.pop() if absent else find(self, key))
+    find, absent = CodeCache.find, [None]
+    monkeypatch.setattr(CodeCache, "find", lambda self, key: absent.pop() if absent else find(self, key))
     second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
     assert (compilations(), absent) == ([], [])
     assert_same_variables(second, first)
@@ -593,7 +593,7 @@ def test_a_training_that_ends_first_leaves_a_complete_step_for_the_next_one(
     assert "The training ended before its step was compiled; compiling goes on for later runs." in caplog.messages
     wait_for_the_compiler(tmp_path / "cache")
     (entry,) = (one for one in (tmp_path / "cache" / "steps").iterdir() if not one.name.endswith(".lock"))
-    assert StepCache().find(entry.name) == entry
+    assert CodeCache().find(entry.name) == entry
     assert compilations() == []
     job(tmp_path / "second", True).train(lambda: data().repeat(), steps=3)
     assert not [message for message in caplog.messages if message.startswith("Compiling")]
@@ -677,12 +677,12 @@ def test_a_training_and_its_compiler_that_are_killed_leave_no_process_and_no_ent
     # The compiler goes on without the training, for later runs, until it is killed, too.
     (lock,) = steps.glob(".*.lock")
     key = lock.name.removeprefix(".").removesuffix(".lock")
-    assert StepCache().reserve(key) is None
+    assert CodeCache().reserve(key) is None
     os.killpg(compiler, signal.SIGKILL)
     wait_for_the_compiler(tmp_path / "cache")
-    assert StepCache().find(key) is None
+    assert CodeCache().find(key) is None
     assert [one for one in steps.iterdir() if one.name.startswith(".building")]
-    reserved = StepCache().reserve(key)
+    reserved = CodeCache().reserve(key)
     assert reserved is not None
     reserved.close()
     assert [*steps.iterdir()] == [lock]

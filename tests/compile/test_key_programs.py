@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from torch_estimator import feature_column as fc
+from torch_estimator.code_cache import CodeCache
 from torch_estimator.compile import compiled_runner
-from torch_estimator.compile.cache import StepCache
 
 ROWS = 16
 SLOPE = 0.5
@@ -147,7 +147,7 @@ def data(given: dict[str, Any]) -> te.data.Dataset:
 def key_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Make, dict[str, Any]], str]:
     """Return a function that trains a program a little, and returns the entry of the cache that it looks for."""
     asked: list[str] = []
-    monkeypatch.setattr(StepCache, "find", lambda self, key: asked.append(key))
+    monkeypatch.setattr(CodeCache, "find", lambda self, key: asked.append(key))
     monkeypatch.setattr(compiled_runner, "is_worth_compiling_in_background", lambda *_: False)
 
     def look(make: Make, given: dict[str, Any]) -> str:

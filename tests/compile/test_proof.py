@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
+from torch_estimator.code_cache import CodeCache
 from torch_estimator.compile import compiled_runner
-from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.compiled_step import CompiledStep
 
 REFUSED = "The training step is not compiled, because "
@@ -165,7 +165,7 @@ def test_faults_are_refused_by_the_first_batch(
     torch.manual_seed(0)
     right = estimator(tmp_path / "python", Network(), False, optimizer=optimizer).train(data, steps=20)
     caplog.clear()
-    monkeypatch.setattr(StepCache, "refuse", lambda *_: None)
+    monkeypatch.setattr(CodeCache, "refuse", lambda *_: None)
     monkeypatch.setattr(CompiledStep, "take", off_by(FAULTS[name]))
     torch.manual_seed(0)
     wrong = estimator(tmp_path / "compiled", Network(), True, optimizer=optimizer).train(data, steps=20)
@@ -209,7 +209,7 @@ def test_rows_of_tables_are_compared(
 ) -> None:
     right = wide_and_deep(tmp_path / "python", False).train(words, steps=20)
     if fault is not None:
-        monkeypatch.setattr(StepCache, "refuse", lambda *_: None)
+        monkeypatch.setattr(CodeCache, "refuse", lambda *_: None)
         monkeypatch.setattr(CompiledStep, "take", off_by(fault))
     caplog.clear()
     other = wide_and_deep(tmp_path / "compiled", True).train(words, steps=20)

@@ -14,8 +14,8 @@ The life of a compiled step, in order:
 4. `step_compiler` computes the cache key with `key`: a hash of the values, code and sources that the step is made of.
    Together with the batch layout and the `environment` (CPU, compiler, versions, threads) it names an entry of the
    cache.
-5. `cache` returns the entry if an earlier run has left one. It is used only if no other user can change it, because the
-   entry is machine code.
+5. `code_cache` returns the entry if an earlier run has left one. It is used only if no other user can change it,
+   because the entry is machine code.
 6. Otherwise `compilation` forks a process in which the rest happens, while the training goes on in Python:
    a. `tracing` takes two real steps, then records one as a graph of tensor operations, twice. `trace_checks` refuses
       whatever a graph cannot repeat, `replacements` expresses a few operators by others that Inductor computes right,

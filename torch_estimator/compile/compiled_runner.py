@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from torch_estimator import tree
+from torch_estimator.code_cache import CodeCache
 from torch_estimator.compile.batch_layout import BatchBlock, BatchLayout, block_of, step_inputs
-from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
@@ -119,7 +119,7 @@ class CompiledRunner(StepRunner):
         when: Literal["auto"] | bool,
         before: Mapping[str, Any] | None,
         last_step: int | None = None,
-        cache: StepCache | None = None,
+        cache: CodeCache | None = None,
         log_name: str = "the training step for batches of {}",
         watched: Sequence[Any] = (),
     ) -> None:
@@ -127,7 +127,7 @@ class CompiledRunner(StepRunner):
         self._compute_key = compute_key
         self._waits = when is True
         self._last_step = last_step
-        self._cache = cache or StepCache()
+        self._cache = cache or CodeCache()
         self._log_name = log_name
         self._watched = tuple(watched)
         self._observer = Observer(step.module, self._watched)

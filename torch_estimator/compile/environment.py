@@ -10,20 +10,17 @@ import functools
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from torch_estimator.code_cache import compiler_version, processor
 from torch_estimator.versions import own_sources
 
-# Lines of /proc/cpuinfo that say what a processor can do, on x86, ARM and MIPS.
-_CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 # Environment variables with these prefixes change how torch compiles.
 _VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
@@ -97,28 +94,10 @@ def machine() -> tuple[str, ...]:
         f"numpy {np.__version__}",
         f"python {sys.version}",
         f"platform {platform.system()} {platform.machine()} {platform.libc_ver()}",
-        f"processor {torch.backends.cpu.get_cpu_capability()} {_processor()}",
-        f"compiler {_compiler()}",
+        f"processor {torch.backends.cpu.get_cpu_capability()} {processor()}",
+        f"compiler {compiler_version(shlex.split(os.environ.get('CXX') or 'g++'))}",
         *_gpus(),
     )
-
-
-def _processor() -> str:
-    """Return the processor's model and instruction sets, as reported by the operating system."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.partition(":")[0].strip() in _CPU_FACTS}))
-
-
-def _compiler() -> str:
-    """Return the version of the C++ compiler that torch uses; empty if there is none."""
-    command = shlex.split(os.environ.get("CXX") or "g++")
-    try:
-        return subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def _gpus() -> Iterator[str]:

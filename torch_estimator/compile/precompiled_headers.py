@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from torch_estimator.compile.cache import StepCache, entry_key
+from torch_estimator.code_cache import CodeCache, entry_key
 
 HEADERS = Path(__file__).with_name("step_headers.h")
 # The compiler looks for a file with this name before it looks for the header.
@@ -35,7 +35,7 @@ class PrecompiledHeaders:
 
     Args:
         machine: Texts about everything that they depend on except the compiler's options.
-        directory: Directory of the cache, as of `StepCache`.
+        directory: Directory of the cache, as of `CodeCache`.
     """
 
     def __init__(self, machine: Iterable[str], directory: str | os.PathLike[str] | None = None) -> None:
@@ -72,8 +72,8 @@ class PrecompiledHeaders:
         return entry_key((*self._facts, *command))
 
 
-def _cache(directory: str | os.PathLike[str] | None) -> StepCache:
-    return StepCache(directory, content="headers", most=_MOST)
+def _cache(directory: str | os.PathLike[str] | None) -> CodeCache:
+    return CodeCache(directory, content="headers", most=_MOST)
 
 
 def precompile(directory: str, key: str, command: Sequence[str]) -> None:

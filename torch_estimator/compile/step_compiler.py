@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from torch_estimator.code_cache import CodeCache, entry_key
 from torch_estimator.compile.batch_layout import BatchLayout
-from torch_estimator.compile.cache import StepCache, entry_key
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
 from torch_estimator.compile.environment import environment_digest, machine
@@ -36,7 +36,7 @@ class StepCompiler:
         cache: Where compiled steps are kept.
     """
 
-    def __init__(self, step: TrainStep, compute_key: Callable[[], CacheKey], cache: StepCache) -> None:
+    def __init__(self, step: TrainStep, compute_key: Callable[[], CacheKey], cache: CodeCache) -> None:
         self._step = step
         self._compute_key = compute_key
         self._cache = cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from torch_estimator.code_cache import CodeCache, compiler_version, entry_key, processor
 from torch_estimator.tfrecord import in_python
 
 logger = logging.getLogger("torch_estimator")
@@ -22,7 +23,10 @@ logger = logging.getLogger("torch_estimator")
 Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_name("examples.c")
+_LIBRARY = "examples.so"
 _COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ("-O2", "-fPIC", "-shared")
+_MOST_KEPT = 8
 _COMPILE_SECS = 60
 _RECORD_BYTES = 16
 
@@ -118,17 +122,31 @@ def engine() -> Engine:
 def _compiled() -> ctypes.CDLL | None:
     compiler = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
     problem = "there is no C compiler"
-    if compiler is not None:
-        with tempfile.TemporaryDirectory(prefix="torch-estimator-") as folder:
-            library = os.path.join(folder, "examples.so")
-            command = [*compiler.split(), "-O2", "-fPIC", "-shared", str(_SOURCE), "-o", library]
-            try:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_SECS)
-                return ctypes.CDLL(library)
-            except (OSError, subprocess.SubprocessError) as error:
-                problem = f"{compiler} failed ({error})"
+    if compiler is not None and os.name == "posix":
+        try:
+            return _load([*shlex.split(compiler), *_FLAGS])
+        except (OSError, subprocess.SubprocessError) as error:
+            problem = f"{compiler} failed ({error})"
     logger.info("TFRecords are read in Python, which is slow, because %s.", problem)
     return None
+
+
+def _load(command: Sequence[str]) -> ctypes.CDLL:
+    """Load the library that an earlier process compiled with the same command and source; otherwise compile it."""
+    cache = CodeCache(content="tfrecord", most=_MOST_KEPT, what="parser")
+    key = entry_key([_SOURCE.read_text(), *command, compiler_version(command), processor()])
+    if (folder := cache.find(key)) is not None:
+        return ctypes.CDLL(str(folder / _LIBRARY))
+    folder = cache.make_build_folder()
+    try:
+        whole = [*command, str(_SOURCE), "-o", str(folder / _LIBRARY)]
+        subprocess.run(whole, check=True, capture_output=True, text=True, timeout=_COMPILE_SECS)
+        # Loading first takes a library that cannot be loaded out of the cache.
+        library = ctypes.CDLL(str(folder / _LIBRARY))
+        cache.keep(folder, key)
+        return library
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _InC:

@@ -1,9 +1,9 @@
-"""Cache of compiled steps on disk, for later runs, and of precompiled headers, with which more steps are compiled.
+"""Cache of machine code on disk, for later runs: compiled steps, their precompiled headers, the parser of TFRecords.
 
-An entry is a folder of machine code that a training loads, so the cache must be protected as installed programs are:
+An entry is a folder of machine code that a program loads, so the cache must be protected as installed programs are:
 
 - It is used only if no other user can change it. Otherwise another user could run code in this user's name.
-- An entry is used only if its files have the digests that `StepCache.keep` wrote. After a power cut an entry may have
+- An entry is used only if its files have the digests that `CodeCache.keep` wrote. After a power cut an entry may have
   blocks that were never written, and loading it would end the process with a signal.
 
 If the cache cannot be used, `find` finds nothing and `keep` keeps nothing: each run compiles in a temporary directory.
@@ -17,11 +17,13 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 import stat
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,10 +38,12 @@ DIRECTORY_VARIABLE = "TORCH_ESTIMATOR_CACHE_DIR"
 DIGESTS = "digests.json"
 """File in each entry: the SHA-256 of every other file, by name."""
 
+# Lines of /proc/cpuinfo that say what a processor can do, on x86, ARM and MIPS.
+_CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
 _ABANDONED_SECS = 24 * 3600.0
 
 
-class StepCache:
+class CodeCache:
     """Cache directory with one folder (an "entry") per cache key. Each entry is complete or absent.
 
     Args:
@@ -47,18 +51,25 @@ class StepCache:
             user's cache directory.
         content: What is kept, which is the name of the directory inside of `directory`.
         most: Number of entries above which the least recently used ones are removed.
+        what: What is kept, for log messages.
 
     Attributes:
         base: `directory` without symbolic links.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str] | None = None, *, content: str = "steps", most: int = 64
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        content: str = "steps",
+        most: int = 64,
+        what: str = "step",
     ) -> None:
         # Resolve symbolic links once, because a link could be changed between the check and the use.
         self.base = Path(os.path.realpath(directory or _default_directory()))
         self._directory = self.base / content
         self._most = most
+        self._what = what
         self._has_warned = False
 
     def find(self, key: str) -> Path | None:
@@ -70,7 +81,8 @@ class StepCache:
         except OSError:
             return None
         if not _is_intact(folder):
-            logger.warning("The compiled step in %s is damaged or of another user; it is compiled again.", folder)
+            message = "The compiled %s in %s is damaged or of another user; it is compiled again."
+            logger.warning(message, self._what, folder)
             self.remove(folder)
             return None
         with contextlib.suppress(OSError):
@@ -148,7 +160,7 @@ class StepCache:
         return folder
 
     def remove(self, folder: Path) -> None:
-        """Remove an entry, which is a folder with a compiled step."""
+        """Remove an entry."""
         # Rename the entry first, so that it is gone at once even if this user may not delete all of its files.
         gone = self._directory / f".removed-{os.getpid()}-{folder.name}"
         with contextlib.suppress(OSError):
@@ -174,8 +186,8 @@ class StepCache:
         except OSError as error:
             if not self._has_warned:
                 self._has_warned = True
-                message = "Compiled steps are not kept for later runs: %s (%s); %s may name another directory."
-                logger.info(message, error.strerror, directory, DIRECTORY_VARIABLE)
+                message = "Compiled %ss are not kept for later runs: %s (%s); %s may name another directory."
+                logger.info(message, self._what, error.strerror, directory, DIRECTORY_VARIABLE)
             return False
 
     def _is_safe(self, directory: Path) -> bool:
@@ -185,9 +197,10 @@ class StepCache:
             self._has_warned = True
             status = os.lstat(part)
             logger.warning(
-                "Compiled steps in %s are not used, because other users can change %s (owner %d, mode %o): make it "
+                "Compiled %ss in %s are not used, because other users can change %s (owner %d, mode %o): make it "
                 "yours alone (chown, chmod go-w), or name another directory in %s; until then each run compiles for "
                 "itself.",
+                self._what,
                 directory,
                 part,
                 status.st_uid,
@@ -208,6 +221,23 @@ class StepCache:
 def entry_key(parts: Iterable[object]) -> str:
     """Return a key of the cache: a hash of the texts of everything that its entry depends on."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+
+
+def processor() -> str:
+    """Return the processor's model and instruction sets, as reported by the operating system."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.partition(":")[0].strip() in _CPU_FACTS}))
+
+
+def compiler_version(command: Sequence[str]) -> str:
+    """Return what a compiler says of its version; empty if it cannot be run."""
+    try:
+        return subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def changeable_by_others(directory: Path) -> Path | None:
@@ -282,7 +312,7 @@ def _make_private(directory: Path) -> None:
 
 
 def _is_intact(folder: Path) -> bool:
-    """Return whether a cache entry belongs to this user and has exactly the files that `StepCache.keep` wrote."""
+    """Return whether a cache entry belongs to this user and has exactly the files that `CodeCache.keep` wrote."""
     try:
         if not folder.is_dir() or not _is_private(folder):
             return False

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pytest
 
-from torch_estimator.compile.cache import DIGESTS, DIRECTORY_VARIABLE, StepCache
+from torch_estimator.code_cache import DIGESTS, DIRECTORY_VARIABLE, CodeCache
 
 NOBODY = 65534
 
@@ -28,7 +28,7 @@ def failing(number: int) -> Callable[..., NoReturn]:
     return fail
 
 
-def assert_holds_nothing(cache: StepCache) -> None:
+def assert_holds_nothing(cache: CodeCache) -> None:
     """Check that nothing is found and nothing kept, and that a step can be built for one run all the same."""
     assert cache.find("key") is None
     reserved = cache.reserve("key")
@@ -59,7 +59,7 @@ def test_in_a_directory_of_another_user_nothing_is_found_and_one_line_says_so(
     closed: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "torch_estimator")
-    cache = StepCache(closed)
+    cache = CodeCache(closed)
     assert_holds_nothing(cache)
     assert_holds_nothing(cache)
     (logged,) = caplog.messages
@@ -72,11 +72,11 @@ def test_without_a_home_directory_nothing_is_found(monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name, raising=False)
     # A user id that is not in /etc/passwd.
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    assert_holds_nothing(StepCache())
+    assert_holds_nothing(CodeCache())
 
 
 def test_an_entry_on_a_read_only_file_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     kept = cache.keep(cache.make_build_folder(), "key")
     monkeypatch.setattr(os, "utime", failing(errno.EROFS))
     assert cache.find("key") == kept
@@ -87,12 +87,12 @@ def test_if_files_cannot_be_locked_every_process_may_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", failing(number))
-    reserved = StepCache(tmp_path).reserve("key")
+    reserved = CodeCache(tmp_path).reserve("key")
     assert reserved is not None
     reserved.close()
 
 
-def kept(cache: StepCache) -> Path:
+def kept(cache: CodeCache) -> Path:
     """Make an entry for the key "key"."""
     built = cache.make_build_folder()
     (built / "step.so").write_bytes(bytes(range(256)) * 16)
@@ -122,9 +122,9 @@ def test_a_cache_that_other_users_can_change_is_not_used_and_one_warning_names_t
     tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     named, change = UNSAFE[case]
-    kept(StepCache(tmp_path / "cache"))
+    kept(CodeCache(tmp_path / "cache"))
     change(tmp_path / named)
-    cache = StepCache(tmp_path / "cache")
+    cache = CodeCache(tmp_path / "cache")
     assert_holds_nothing(cache)
     assert_holds_nothing(cache)
     (logged,) = caplog.messages
@@ -133,7 +133,7 @@ def test_a_cache_that_other_users_can_change_is_not_used_and_one_warning_names_t
 
 def test_inside_a_sticky_directory_such_as_tmp_the_cache_is_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    cache = StepCache(tmp_path / "cache")
+    cache = CodeCache(tmp_path / "cache")
     assert cache.find("key") is None
     assert kept(cache) == cache.find("key") == tmp_path / "cache" / "steps" / "key"
 
@@ -141,18 +141,18 @@ def test_inside_a_sticky_directory_such_as_tmp_the_cache_is_used(tmp_path: Path)
 def test_files_of_the_cache_are_accessible_to_this_user_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        entry = kept(StepCache(tmp_path / "new" / "cache"))
+        entry = kept(CodeCache(tmp_path / "new" / "cache"))
     finally:
         os.umask(before)
     made = [entry, *entry.parents[:3], *entry.iterdir()]
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made} == {0}
-    assert StepCache(tmp_path / "new" / "cache").find("key") == entry
+    assert CodeCache(tmp_path / "new" / "cache").find("key") == entry
 
 
 def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     cache.remove(kept(cache))
     (tmp_path / "steps" / ".key.lock").symlink_to(precious)
     reserved = cache.reserve("key")
@@ -186,7 +186,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_entry_is_removed_with_one_warning_and_can_be_built_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     entry = kept(cache)
     assert cache.find("key") == entry
     DAMAGES[damage](entry)
@@ -199,7 +199,7 @@ def test_a_damaged_entry_is_removed_with_one_warning_and_can_be_built_again(
 
 @needs_root
 def test_an_entry_of_another_user_is_not_used(tmp_path: Path) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     for given in (lambda entry: entry, lambda entry: entry / "step.so"):
         give_away(given(kept(cache)))
         assert cache.find("key") is None
@@ -214,7 +214,7 @@ def test_an_entry_is_synced_to_disk_before_it_is_renamed(tmp_path: Path, monkeyp
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     monkeypatch.setattr(os, "fsync", note)
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     built = cache.make_build_folder()
     (built / "step.so").write_bytes(b"code")
     cache.keep(built, "key")
@@ -223,7 +223,7 @@ def test_an_entry_is_synced_to_disk_before_it_is_renamed(tmp_path: Path, monkeyp
 
 
 def test_a_key_is_reserved_until_every_copy_of_the_lock_is_closed(tmp_path: Path) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     reserved = cache.reserve("key")
     assert reserved is not None
     assert cache.reserve("key") is None
@@ -240,7 +240,7 @@ def test_a_key_is_reserved_until_every_copy_of_the_lock_is_closed(tmp_path: Path
 
 
 def test_what_a_killed_compiler_has_left_is_no_entry_and_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     reserved = cache.reserve("key")
     assert reserved is not None
     left, other = cache.make_build_folder("key"), cache.make_build_folder("another key")
@@ -258,7 +258,7 @@ def test_what_a_killed_compiler_has_left_is_no_entry_and_is_removed_by_the_next_
 
 
 def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     kept = cache.keep(cache.make_build_folder(), "key")
     assert cache.find("key") == kept == tmp_path / "steps" / "key"
     (tmp_path / "steps").chmod(0o777)
@@ -270,7 +270,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: py
 
 
 def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
-    cache = StepCache(tmp_path)
+    cache = CodeCache(tmp_path)
     os.utime(cache.make_build_folder(), (0, 0))
     for number in range(70):
         os.utime(cache.keep(cache.make_build_folder(), f"{number}"), (number, number))
