@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from scripts.soak_load import Load, post
-from scripts.soak_server import ServerError, ServerProcess, client_ports, is_alive, kill_node, resident_mb
+from scripts.storms.load import Load, post
+from scripts.storms.server import ServerError, ServerProcess, client_ports, is_alive, kill_node, resident_mb
 from tests.export.models import model_of
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.protocol import Verdict, at_most
-from scripts.storm_cluster import LAUNCHER, Line
-from scripts.storm_job import STEP
+from scripts.storms.cluster import LAUNCHER, Line
+from scripts.storms.job import STEP
 
 SERVED = {"ps": 2.0}
 """By role, how many seconds at most to the next step, where parameters are with servers."""

@@ -1,4 +1,4 @@
-"""`scripts/soak` in a version of 20 seconds, and what it would find."""
+"""`scripts/storm soak` in a version of 20 seconds, and what it would find."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import soak
-from scripts.soak import Period, Soak
+from scripts.storms import soak
+from scripts.storms.soak import Period, Soak
 from tests.export.models import model_of
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input

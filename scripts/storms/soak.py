@@ -1,4 +1,4 @@
-"""Serves a model under load for ten minutes, and checks that no request is lost: `scripts/soak`.
+"""Serves a model under load for ten minutes, and checks that no request is lost: `scripts/storm soak`.
 
 `estimator serve` runs with two processes. 64 clients ask it without a pause, and one request in a hundred is malformed.
 Every 20 s a new version of the model is put into its directory, and every minute one of the two processes is killed. No
@@ -24,14 +24,14 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.protocol import at_most, conclude, table
-from scripts.soak_load import Load
-from scripts.soak_server import ServerError, ServerProcess, is_alive, kill_node, resident_mb
-
-ROOT = Path(__file__).resolve().parent.parent
+from scripts.storms.common import ROOT, conclude_storm, emptied, existing
+from scripts.storms.load import Load
+from scripts.storms.server import ServerProcess, is_alive, kill_node, resident_mb
 
 _MODEL = "soak"
 _WORKERS = 2
@@ -84,7 +84,7 @@ class Soak:
     Attributes:
         kills: Number of processes that were killed.
         swaps: Number of versions that were put in place.
-        sent_again: Number of requests that were sent again, as `scripts.soak_load` says.
+        sent_again: Number of requests that were sent again, as `scripts.storms.load` says.
         periods: What happened, by time.
         problems: What did not hold, each in a sentence.
     """
@@ -261,9 +261,8 @@ def train(work: Path) -> Path:
 
 def soak(args: argparse.Namespace) -> Iterator[str]:
     """Run it; yield a sentence for everything that does not hold."""
-    work: Path = args.work_dir.resolve()
-    shutil.rmtree(work, ignore_errors=True)
-    (work / "versions").mkdir(parents=True)
+    work = emptied(args.work_dir)
+    (work / "versions").mkdir()
     export: Path = args.export or train(work)
     instances = [json.loads(line) for line in args.instances.read_text().splitlines() if line]
     one = Soak(export, instances, work / "versions", args.secs)
@@ -279,31 +278,22 @@ def soak(args: argparse.Namespace) -> Iterator[str]:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__.partition("\n\n")[2])
+    parser = argparse.ArgumentParser(prog="scripts/storm soak", description=__doc__.partition("\n\n")[2])
     add = parser.add_argument
     add("--secs", type=float, default=600.0, help="how long (default: 600)")
-    add("--export", type=Path, metavar="DIR", help="an export to serve instead of a model trained for this")
-    add("--instances", type=Path, default=ROOT / "examples/census/test.json", help="JSON lines, one instance each")
+    add("--export", type=existing, metavar="DIR", help="an export to serve instead of a model trained for this")
+    instances = str(ROOT / "examples/census/test.json")
+    add("--instances", type=existing, default=instances, help="JSON lines, one instance each")
     add("--work-dir", type=Path, default=ROOT / "runs" / "soak", help="for the model's versions; emptied first")
     args = parser.parse_args(arguments)
     if not args.secs > 0:
         parser.error(f"--secs must be positive, but got {args.secs}")
-    for path in filter(None, (args.export, args.instances)):
-        if not path.exists():
-            parser.error(f"{path} does not exist")
     return args
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak; return 0 if all holds, else 1."""
-    try:
-        found = list(soak(parse(arguments)))
-    except ServerError as error:
-        found = [str(error)]
-    for sentence in found:
-        print(f"FAULT: {sentence}")
-    print("FAILED" if found else "All holds: no request was lost.")
-    return 1 if found else 0
+    return conclude_storm(partial(soak, parse(arguments)), "All holds: no request was lost.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`scripts/fault-storm`, in a small version: a kill of every role; and what it would find."""
+"""`scripts/storm faults`, in a small version: a kill of every role; and what it would find."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from examples.census import sample
-from scripts import fault_storm
-from scripts.storm_checks import Rows, Told, problems, seen
-from scripts.storm_cluster import LAUNCHER, Line
-from scripts.storm_job import SEEN
-from scripts.storm_times import SERVED, TOGETHER, Kill, table, verdicts
+from scripts.storms import faults
+from scripts.storms.checks import Rows, Told, problems, seen
+from scripts.storms.cluster import LAUNCHER, Line
+from scripts.storms.job import SEEN
+from scripts.storms.times import SERVED, TOGETHER, Kill, table, verdicts
 from torch_estimator.summary.event_writer import EventWriter
 
 
@@ -31,7 +31,7 @@ def test_a_cluster_survives_a_kill_of_each_role(tmp_path: Path, capsys: pytest.C
         "--work-dir": tmp_path / "storm",
     }
 
-    status = fault_storm.main([str(word) for setting in settings.items() for word in setting])
+    status = faults.main([str(word) for setting in settings.items() for word in setting])
 
     printed = capsys.readouterr().out
     assert status == 0, printed
@@ -45,16 +45,16 @@ def test_a_cluster_survives_a_kill_of_each_role(tmp_path: Path, capsys: pytest.C
 def test_the_seed_says_whom_to_kill_and_every_role_has_its_turn() -> None:
     names = ["chief 0", "worker 0", "worker 1", "evaluator 0", "ps 0", "ps 1"]
 
-    strikes = fault_storm.plan(100, names, fault_storm.ROLES, random.Random(3))
+    strikes = faults.plan(100, names, faults.ROLES, random.Random(3))
 
-    assert strikes == fault_storm.plan(100, names, fault_storm.ROLES, random.Random(3))
-    assert strikes != fault_storm.plan(100, names, fault_storm.ROLES, random.Random(4))
+    assert strikes == faults.plan(100, names, faults.ROLES, random.Random(3))
+    assert strikes != faults.plan(100, names, faults.ROLES, random.Random(4))
     struck = [strike.name for strike in strikes]
     assert set(struck) == set(names)
-    assert [sum(name.startswith(role) for name in struck) for role in fault_storm.ROLES] == [25] * 4
+    assert [sum(name.startswith(role) for name in struck) for role in faults.ROLES] == [25] * 4
     assert [strike.late for strike in strikes] == [False] * 99 + [True]
     assert 5 <= sum(strike.early for strike in strikes) <= 40
-    assert fault_storm.plan(0, names, fault_storm.ROLES, random.Random(3)) == []
+    assert faults.plan(0, names, faults.ROLES, random.Random(3)) == []
 
 
 def test_times_are_those_of_the_first_step_that_a_kill_does_not_hinder() -> None:
@@ -161,7 +161,7 @@ def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
 
 def test_roles_that_are_not_there_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        fault_storm.parse(["--synchronous", "--roles", "ps"])
+        faults.parse(["--synchronous", "--roles", "ps"])
     assert "must be of those that there are, chief, worker, evaluator, but got ps" in capsys.readouterr().err
 
 

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+from scripts.storms.common import StormError
+
 _URL = re.compile(r"Serving .* at (https?)://([^ ]+):(\d+)")
 _LONGEST_SECS = 60.0
 _CLOSED = "06"  # TIME_WAIT in /proc/net/tcp.
 
 
-class ServerError(Exception):
+class ServerError(StormError):
     """The server did not do what it had to in time."""
 
 

@@ -1,4 +1,4 @@
-"""Kills processes of a cluster with SIGKILL again and again, and checks that the job ends well: `scripts/fault-storm`.
+"""Kills processes of a cluster with SIGKILL again and again, and checks that the job ends well: `scripts/storm faults`.
 
 `estimator local train` runs a chief, two workers and an evaluator, with two parameter servers or, with --synchronous,
 in step, and starts again what dies. They train the census model on numbered rows for some epochs. Chief, workers,
@@ -15,28 +15,36 @@ from __future__ import annotations
 import argparse
 import csv
 import random
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.protocol import conclude
 from examples.options import at_least, positive
-from scripts.kill_storm import DATA, ROOT, StormError, differences
-from scripts.storm_checks import Rows, Told, problems
-from scripts.storm_cluster import LAUNCHER, Line, StormCluster
-from scripts.storm_job import PACE, STEP
-from scripts.storm_times import SERVED, TOGETHER, Kill, table, verdicts
+from scripts.storms.checks import Rows, Told, problems
+from scripts.storms.cluster import LAUNCHER, Line, StormCluster
+from scripts.storms.common import (
+    ROOT,
+    SILENCE_SECS,
+    StormError,
+    add_census_files,
+    conclude_storm,
+    emptied,
+    words,
+)
+from scripts.storms.job import PACE, STEP
+from scripts.storms.kill import differences
+from scripts.storms.times import SERVED, TOGETHER, Kill, table, verdicts
 from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 
 _BATCH = 40
 _JUDGED_KILLS = 20
-_SILENCE_SECS = 300.0
 _LOOK_SECS = 0.5
 
 # The rest of the steps is taken slowly until the last kill, so that there always is a rest.
@@ -163,12 +171,12 @@ class Storm:
 
     def _look_for_silence(self) -> None:
         now = time.monotonic()
-        if now > self._heard_at + _SILENCE_SECS:
-            raise StormError(f"no process has said anything for {_SILENCE_SECS:.0f} s.")
+        if now > self._heard_at + SILENCE_SECS:
+            raise StormError(f"no process has said anything for {SILENCE_SECS:.0f} s.")
         missing = [kill for kill in self.kills if not kill.is_over] if self.told.end is None else []
-        if missing and now > missing[-1].at + _SILENCE_SECS:
+        if missing and now > missing[-1].at + SILENCE_SECS:
             names = ", ".join(kill.name for kill in missing)
-            raise StormError(f"{_SILENCE_SECS:.0f} s after it was killed, the job has not recovered from {names}.")
+            raise StormError(f"{SILENCE_SECS:.0f} s after it was killed, the job has not recovered from {names}.")
 
     def _set_pace(self) -> None:
         over = not self.strikes or self.strikes[0].late
@@ -206,9 +214,7 @@ def number_rows(source: Path, target: Path, most: int) -> int:
 
 def storm(args: argparse.Namespace) -> Iterator[str]:
     """Runs it; a sentence for everything that does not hold."""
-    work: Path = args.work_dir.resolve()
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work = emptied(args.work_dir)
     trainers = 1 + args.workers
     examples = args.steps * _BATCH * (trainers if args.synchronous else 1)
     count = number_rows(args.train_file, work / "train.csv", max(1, examples // 2))
@@ -287,32 +293,28 @@ class Struck:
         return one
 
     def _options(self, name: str) -> list[str]:
-        launch = {
+        launch: dict[str, object] = {
             "--worker-count": self.args.workers,
             "--parameter-server-count": 0 if self.args.synchronous else self.args.servers,
             "--max-restarts": 10 * self.args.kills + 1,
             "--package-path": ROOT / "scripts",
-            "--module-name": "scripts.storm_job",
+            "--module-name": "scripts.storms.job",
             "--job-dir": self.work / name,
         }
-        job = {
+        job: dict[str, object] = {
             "--train-file": self.work / "train.csv",
             "--eval-file": self.work / "eval.csv",
             "--epochs": self.rows.epochs,
             "--batch": self.rows.batch,
             "--every": self.args.every,
         }
-        return ["--distributed", "--evaluator", *_words(launch), "--", *_words(job)]
-
-
-def _words(settings: dict[str, object]) -> list[str]:
-    return [str(word) for setting in settings.items() for word in setting]
+        return ["--distributed", "--evaluator", *words(launch), "--", *words(job)]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts/fault-storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/storm faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--kills", type=at_least(0), default=100, help="how often to kill (default: 100)")
@@ -324,9 +326,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--servers", type=at_least(1), default=2, help="that hold parameters (default: 2)")
     add("--every", type=at_least(1), default=100, help="steps between checkpoints (default: 100)")
     add("--pace", type=positive, default=0.02, help="seconds that a step takes longer, as long as kills come")
-    add("--train-file", type=Path, default=DATA / "adult.data.csv", help="census rows to train on")
-    add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="census rows to evaluate on")
     add("--work-dir", type=Path, default=ROOT / "runs" / "fault-storm", help="for the jobs; emptied first")
+    add_census_files(parser)
     args = parser.parse_args(arguments)
     absent = {"ps": args.synchronous, "worker": not args.workers}
     there = [role for role in ROLES if not absent.get(role)]
@@ -334,23 +335,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--roles must be of those that there are, {', '.join(there)}, but got {', '.join(args.roles)}")
     args.roles = args.roles or there
     args.steps = args.steps or max(1000, 200 * args.kills)
-    for file in (args.train_file, args.eval_file):
-        if not file.is_file():
-            parser.error(f"{file} does not exist; name census rows with --train-file and --eval-file")
     return args
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the storm; 0 where all holds, 1 where not."""
     args = parse(arguments)
-    try:
-        found = list(storm(args))
-    except StormError as error:
-        found = [str(error)]
-    for sentence in found:
-        print(f"FAULT: {sentence}")
-    print("FAILED" if found else "The job is whole: it has ended well, and nothing is lost.")
-    return 1 if found else 0
+    return conclude_storm(partial(storm, args), "The job is whole: it has ended well, and nothing is lost.")
 
 
 if __name__ == "__main__":

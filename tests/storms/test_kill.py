@@ -1,4 +1,4 @@
-"""`scripts/kill-storm`, in a small version: three kills of a short job on generated data."""
+"""`scripts/storm kill`, in a small version: three kills of a short job on generated data."""
 
 import random
 import sys
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from examples.census import sample
-from scripts import kill_storm
+from scripts.storms import kill
 from torch_estimator.checkpoint.checkpoint import Checkpoint
 
 
@@ -25,7 +25,7 @@ def test_a_job_killed_three_times_ends_as_the_undisturbed_one(
         "--work-dir": tmp_path / "storm",
     }
 
-    status = kill_storm.main([str(word) for setting in settings.items() for word in setting])
+    status = kill.main([str(word) for setting in settings.items() for word in setting])
 
     printed = capsys.readouterr().out
     assert status == 0, printed
@@ -53,7 +53,7 @@ def test_a_kill_that_comes_too_late_is_tried_again_on_the_job_as_it_was(
     job_dir, runs = tmp_path / "job", tmp_path / "runs"
     command = [sys.executable, "-c", ENDS_BEFORE_IT_IS_KILLED, str(job_dir), str(runs)]
 
-    landed = kill_storm.run_killed(command, job_dir, [kill_storm.Instant(50, 60.0)], tmp_path / "log")
+    landed = kill.run_killed(command, job_dir, [kill.Instant(50, 60.0)], tmp_path / "log")
 
     assert landed == 1
     printed = capsys.readouterr().out
@@ -64,11 +64,11 @@ def test_a_kill_that_comes_too_late_is_tried_again_on_the_job_as_it_was(
 
 
 def test_a_kill_is_tried_sooner_until_it_comes_with_the_start() -> None:
-    sooner = kill_storm.Instant(50, 0.5).sooner()
+    sooner = kill.Instant(50, 0.5).sooner()
 
-    assert sooner == kill_storm.Instant(50, 0.0)
-    assert sooner.sooner() == kill_storm.Instant(None, 1.0)
-    assert sooner.sooner().sooner() == kill_storm.Instant(None, 0.25)
+    assert sooner == kill.Instant(50, 0.0)
+    assert sooner.sooner() == kill.Instant(None, 1.0)
+    assert sooner.sooner().sooner() == kill.Instant(None, 0.25)
 
 
 def test_one_changed_bit_is_seen() -> None:
@@ -76,14 +76,14 @@ def test_one_changed_bit_is_seen() -> None:
     changed = weights.clone()
     changed.view(torch.int32)[1, 2] += 1
 
-    found = kill_storm.differences(_checkpoint(weights, position=7), _checkpoint(changed, position=8))
+    found = kill.differences(_checkpoint(weights, position=7), _checkpoint(changed, position=8))
 
     assert found == [
         "weights: 1 of 6 values of w differ",
         "optimizer state: 1 of 6 values of w/Ftrl differ",
         "state: input is {'position': 7} and {'position': 8}",
     ]
-    assert not kill_storm.differences(_checkpoint(weights, position=7), _checkpoint(weights, position=7))
+    assert not kill.differences(_checkpoint(weights, position=7), _checkpoint(weights, position=7))
 
 
 def test_up_to_rounding_a_small_difference_is_allowed_and_the_state_has_to_be_the_same() -> None:
@@ -91,7 +91,7 @@ def test_up_to_rounding_a_small_difference_is_allowed_and_the_state_has_to_be_th
 
     def differences(by: float, position: int) -> list[str]:
         changed = _checkpoint(weights + by, position=position)
-        return kill_storm.differences(_checkpoint(weights, position=7), changed, rounding=1e-5)
+        return kill.differences(_checkpoint(weights, position=7), changed, rounding=1e-5)
 
     assert differences(1e-5, 7) == []
     assert differences(0.5, 7) == [
@@ -105,20 +105,20 @@ def test_up_to_rounding_a_small_difference_is_allowed_and_the_state_has_to_be_th
 def test_a_variable_that_only_one_run_has_is_seen() -> None:
     one = Checkpoint(path="a", step=1, variables={"w": torch.zeros(1)})
 
-    assert kill_storm.differences(one, Checkpoint(path="b", step=1, variables={})) == ["weights: only one has w"]
+    assert kill.differences(one, Checkpoint(path="b", step=1, variables={})) == ["weights: only one has w"]
 
 
 def test_kills_are_spread_over_the_run_and_one_falls_at_its_end() -> None:
-    timing = kill_storm.Timing(start=4.0, save=0.2, end=2.0)
+    timing = kill.Timing(start=4.0, save=0.2, end=2.0)
 
-    instants = kill_storm.plan(25, steps=4000, every=50, timing=timing, rng=random.Random(1))
+    instants = kill.plan(25, steps=4000, every=50, timing=timing, rng=random.Random(1))
 
     training = [instant.step for instant in instants if instant.step is not None]
     assert len(instants) == 25
     assert training == sorted(training)
     assert training[-1] == 4000
     assert 1 <= len(instants) - len(training) <= 12
-    assert kill_storm.plan(0, steps=4000, every=50, timing=timing, rng=random.Random(1)) == []
+    assert kill.plan(0, steps=4000, every=50, timing=timing, rng=random.Random(1)) == []
 
 
 def _checkpoint(weights: torch.Tensor, *, position: int) -> Checkpoint:

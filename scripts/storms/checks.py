@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import torch_estimator as te
-from scripts.storm_cluster import Line
-from scripts.storm_job import SEEN, STEP
+from scripts.storms.cluster import Line
+from scripts.storms.job import SEEN, STEP
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths, load_checkpoint
 from torch_estimator.summary.event_reader import read_scalars
 

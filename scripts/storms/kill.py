@@ -1,4 +1,4 @@
-"""Kills the census job with SIGKILL again and again, and checks that nothing is lost: `scripts/kill-storm`.
+"""Kills the census job with SIGKILL again and again, and checks that nothing is lost: `scripts/storm kill`.
 
 One job runs undisturbed. A second one with the same settings is killed at random instants (while it starts,
 while it trains and writes checkpoints, while it evaluates and exports at the end) and started again each
@@ -14,35 +14,40 @@ compared up to rounding, and the saved state, which has the position in the inpu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
-import os
-import queue
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 import torch_estimator as te
 from examples.census.trainer import task
 from examples.options import at_least
+from scripts.storms.common import (
+    ROOT,
+    SILENCE_SECS,
+    Child,
+    StormError,
+    add_census_files,
+    conclude_storm,
+    emptied,
+    words,
+)
 from torch_estimator import errors
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.code_cache import DIRECTORY_VARIABLE
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / "shared" / "data" / "census"
-
-# A job that says nothing for so long hangs, and so does the storm.
-_SILENCE_SECS = 300.0
 _ATTEMPTS = 10
 # How far two jobs may be apart that change to a compiled step at another step, relative to the largest value of a
 # tensor: measured were 2e-6 after 20,000 steps. One row less changes the accumulators of rare crosses by more.
@@ -50,10 +55,6 @@ _ROUNDING = 1e-5
 # Metrics such as the accuracy count whole rows, of which one may fall on the other side of a threshold.
 _ROUNDING_OF_METRICS = 1e-3
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
-
-
-class StormError(Exception):
-    """Something that a kill must not do."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,34 +102,23 @@ def census_job(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "examples.census.trainer.task", *arguments]
 
 
-class Job:
-    """A job in a process of its own, with its log read as it comes."""
+class Job(Child):
+    """A job in a process of its own."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
-        # Where a job changes from Python to a compiled step depends on what it finds here.
-        variables = {**os.environ, DIRECTORY_VARIABLE: str(log.with_suffix(".cache"))}
         self.started = time.monotonic()
-        self._log = log.open("ab")
-        self._process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
-        assert self._process.stdout is not None
-        self._output: IO[bytes] = self._process.stdout
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        # Where a job changes from Python to a compiled step depends on what it finds here.
+        super().__init__(command, log, {DIRECTORY_VARIABLE: str(log.with_suffix(".cache"))})
 
     def saves(self) -> Iterator[tuple[float, int]]:
         """Yields the time and the step of every save as it begins, until the process ends."""
-        while (line := self._next_line()) is not None:
-            found = _SAVING.search(line[1])
-            if found:
-                yield line[0], int(found.group(1))
+        with contextlib.suppress(EOFError):
+            while line := self.read(SILENCE_SECS):
+                found = _SAVING.search(line[1])
+                if found:
+                    yield line[0], int(found.group(1))
+            self.process.kill()
+            raise StormError(f"the job said nothing for {SILENCE_SECS:.0f} s; it was killed.")
 
     def kill_at(self, instant: Instant) -> bool:
         """Kills the process at `instant`; False where it had ended before."""
@@ -136,33 +126,18 @@ class Job:
         if instant.step is not None:
             since = next((moment for moment, step in self.saves() if step >= instant.step), since)
         try:
-            self._process.wait(max(0.0, since + instant.delay - time.monotonic()))
+            self.process.wait(max(0.0, since + instant.delay - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._process.kill()
-        return self.wait() == -9
+            self.process.kill()
+        return self.wait() == -signal.SIGKILL
 
     def wait(self) -> int:
         """Waits for the end and gives the exit status; -9 where it was killed."""
-        status = self._process.wait()
-        self._reader.join()
-        self._output.close()
-        self._log.close()
-        if status not in (0, -9):
-            raise StormError(f"the job ended with exit status {status}; its log is {self._log.name}.")
+        status = self.process.wait()
+        self.close()
+        if status not in (0, -signal.SIGKILL):
+            raise StormError(f"the job ended with exit status {status}; its log is {self.log}.")
         return status
-
-    def _read(self) -> None:
-        for line in self._output:
-            self._lines.put((time.monotonic(), line.decode(errors="replace")))
-            self._log.write(line)
-        self._lines.put(None)
-
-    def _next_line(self) -> tuple[float, str] | None:
-        try:
-            return self._lines.get(timeout=_SILENCE_SECS)
-        except queue.Empty:
-            self._process.kill()
-            raise StormError(f"the job said nothing for {_SILENCE_SECS:.0f} s; it was killed.") from None
 
 
 def run_undisturbed(command: Sequence[str], log: Path) -> Timing:
@@ -272,9 +247,7 @@ def evaluate(arguments: Sequence[str]) -> dict[str, Any]:
 
 def storm(arguments: argparse.Namespace) -> list[str]:
     """Runs both jobs and gives what differs between them: nothing, if all is well."""
-    work: Path = arguments.work_dir.resolve()
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work = emptied(arguments.work_dir)
     jobs = {name: _job_arguments(arguments, work / name) for name in ("undisturbed", "killed")}
     commands = {name: census_job(job) for name, job in jobs.items()}
 
@@ -314,7 +287,7 @@ def storm(arguments: argparse.Namespace) -> list[str]:
 
 
 def _job_arguments(arguments: argparse.Namespace, job_dir: Path) -> list[str]:
-    settings = {
+    settings: dict[str, object] = {
         "--train-files": arguments.train_file.resolve(),
         "--eval-files": arguments.eval_file.resolve(),
         "--job-dir": job_dir,
@@ -324,41 +297,33 @@ def _job_arguments(arguments: argparse.Namespace, job_dir: Path) -> list[str]:
         "--eval-throttle-secs": 5,
         "--compile": arguments.compile,
     }
-    return [str(word) for setting in settings.items() for word in setting]
+    return words(settings)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts/kill-storm",
-        description="Kill the census job at random instants, and compare its end with an undisturbed run's.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        prog="scripts/storm kill",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--kills", type=at_least(0), default=25, help="how often to kill")
-    add("--steps", type=at_least(1), default=4000, help="training steps of each job")
-    add("--every", type=at_least(1), default=50, help="steps between checkpoints")
+    add("--kills", type=at_least(0), default=25, help="how often to kill (default: 25)")
+    add("--steps", type=at_least(1), default=4000, help="training steps of each job (default: 4000)")
+    add("--every", type=at_least(1), default=50, help="steps between checkpoints (default: 50)")
     add("--compile", choices=("never", "always", "auto"), default="never", help="whether both jobs compile their step")
-    add("--seed", type=int, default=1, help="of the instants")
-    add("--train-file", type=Path, default=DATA / "adult.data.csv", help="to train on")
-    add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="to evaluate on")
+    add("--seed", type=int, default=1, help="of the instants (default: 1)")
     add("--work-dir", type=Path, default=ROOT / "runs" / "kill-storm", help="for both jobs; emptied first")
+    add_census_files(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the storm; 0 where both jobs ended the same, 1 where not."""
     args = parse(arguments)
-    try:
-        with errors.exit_on_user_error():
-            found = storm(args)
-    except StormError as error:
-        found = [str(error)]
-    for difference in found:
-        print(f"DIFFERENT: {difference}")
     same = "The same up to rounding" if args.compile == "auto" else "Bit for bit the same"
-    print("FAILED" if found else f"{same}: weights, optimizer state, saved state and evaluation.")
-    return 1 if found else 0
+    with errors.exit_on_user_error():
+        return conclude_storm(partial(storm, args), f"{same}: weights, optimizer state, saved state and evaluation.")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""What all storms share: options, a process whose output is read as it comes, and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data" / "census"
+
+SILENCE_SECS = 300.0
+"""A job that prints nothing for so long hangs, and the storm fails."""
+
+
+class StormError(Exception):
+    """Something that must not happen, for which the storm ends."""
+
+
+class Child:
+    """A process whose output is read as it comes, and kept in a log.
+
+    Args:
+        command: To run in the root of the repository.
+        log: File to which all lines are added, each with its time.
+        variables: Environment variables beside those of this process.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
+        self.log = log
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def read(self, secs: float) -> tuple[float, str] | None:
+        """Return the time and the text of the next line, or None if none comes for so many seconds.
+
+        Raises:
+            EOFError: The process and all that write to its output have ended.
+        """
+        try:
+            line = self._lines.get(timeout=max(0.0, secs))
+        except queue.Empty:
+            return None
+        if line is None:
+            raise EOFError
+        return line
+
+    def close(self) -> None:
+        """Kill the process if it still runs, and wait for the end of its output."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output, self.log.open("a") as log:
+            for text in output:
+                at = time.monotonic()
+                log.write(f"{at:.3f} {text}")
+                log.flush()
+                self._lines.put((at, text))
+        self._lines.put(None)
+
+
+def existing(text: str) -> Path:
+    """Return a path that must exist; a type of argparse."""
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"{path} does not exist")
+    return path
+
+
+def add_census_files(parser: argparse.ArgumentParser) -> None:
+    """Add ``--train-file`` and ``--eval-file``."""
+    # argparse checks a default of type str, too.
+    for kind, file in (("train", "adult.data.csv"), ("eval", "adult.test.csv")):
+        parser.add_argument(
+            f"--{kind}-file",
+            type=existing,
+            default=str(DATA / file),
+            help=f"census rows to {kind} on (default: %(default)s)",
+        )
+
+
+def emptied(folder: Path) -> Path:
+    """Return the absolute path of a folder, which is made anew."""
+    folder = folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def words(settings: Mapping[str, object]) -> list[str]:
+    """Return options and their values as words of a command line."""
+    return [str(word) for setting in settings.items() for word in setting]
+
+
+def conclude_storm(storm: Callable[[], Iterable[str]], success: str) -> int:
+    """Run a storm, print a line for each sentence that it gives, and return the exit status: 0 if it gives none."""
+    try:
+        found = list(storm())
+    except StormError as error:
+        found = [str(error)]
+    for sentence in found:
+        print(f"FAULT: {sentence}")
+    print("FAILED" if found else success)
+    return 1 if found else 0
