@@ -16,9 +16,9 @@ from tests.jobs import WritingExporter, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.index import hold_checkpoint
 from torch_estimator.cluster.process_start import JOB_BEGAN
+from torch_estimator.executors.chief import run_chief
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.executors.evaluator import Evaluator
-from torch_estimator.executors.roles import run_chief
 from torch_estimator.runs.training_status import (
     TrainingStatus,
     read_status,

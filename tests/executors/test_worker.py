@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import torch_estimator as te
-from torch_estimator.executors.roles import worker_delay_secs
+from torch_estimator.executors.worker import worker_delay_secs
 
 
 @pytest.mark.parametrize(

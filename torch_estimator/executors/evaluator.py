@@ -142,7 +142,8 @@ class Evaluator:
             return False
         logger.warning(
             "Worker 0 evaluates and exports, since the cluster of its TF_CONFIG names neither a chief nor an "
-            "evaluator; nothing is left to do here. Name one of them there to have an evaluator evaluate."
+            "evaluator, or it has none; nothing is left to do here. Name one of them there to have an evaluator "
+            "evaluate."
         )
         return True
 

@@ -9,10 +9,11 @@ from typing import Any
 from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
+from torch_estimator.executors.chief import run_chief, run_local
 from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome
 from torch_estimator.executors.evaluator import run_evaluator
-from torch_estimator.executors.local import run_local
-from torch_estimator.executors.roles import run_chief, run_worker
+from torch_estimator.executors.worker import run_worker
+from torch_estimator.run_config import RunConfig
 from torch_estimator.runs.training_status import EndOfTraining
 from torch_estimator.specs import EvalSpec, TrainSpec
 
@@ -88,6 +89,8 @@ def train_and_evaluate(
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
+    if task.type != EVALUATOR:
+        _check_saves_checkpoints(estimator.config)
     # Keep the lease on `model_dir`, which excludes other trainings, until the whole job is done: the evaluations and
     # exports after the training use the directory, too.
     with estimator.job.calls_to_evaluate(eval_specs), estimator.job.leased():
@@ -124,3 +127,13 @@ def _checked_eval_specs(eval_spec: object) -> tuple[EvalSpec, ...]:
     if len(set(exporters)) < len(exporters):
         raise InvalidValueError(f"Exporters of several EvalSpecs need distinct names, but got {exporters}.")
     return tuple(specs)
+
+
+def _check_saves_checkpoints(config: RunConfig) -> None:
+    """Check that training saves checkpoints, since those are evaluated."""
+    if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
+        raise InvalidValueError(
+            "train_and_evaluate evaluates checkpoints, so there should be some: set save_checkpoints_steps or "
+            f"save_checkpoints_secs of RunConfig, which are {config.save_checkpoints_steps} and "
+            f"{config.save_checkpoints_secs}."
+        )

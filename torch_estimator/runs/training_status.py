@@ -1,7 +1,7 @@
 """Status of a training, in a file in the model directory for processes that are not connected to the chief.
 
-The chief writes ``training.json`` with `AnnouncedTraining` (``announced_training.py``). Evaluators follow it with
-`StatusReader` (``evaluator.py``); workers ask `EndOfTraining`.
+The chief writes ``training.json`` (``executors/chief.py``). Evaluators follow it with `StatusReader`
+(``executors/evaluator.py``); workers ask `EndOfTraining`.
 """
 
 from __future__ import annotations

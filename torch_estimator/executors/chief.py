@@ -1,4 +1,8 @@
-"""Training of the process that saves checkpoints, which writes the training's status to a file for other processes."""
+"""Role of the process that saves checkpoints: the chief of a cluster, or the only process, which evaluates, too.
+
+It writes the training's status into ``training.json``, from which evaluators and workers learn whether training goes
+on. After a kill, the next process reads the file, and so continues the training and makes what is owed.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,12 @@ from torch_estimator.checkpoint.index import checkpoint_step
 from torch_estimator.cluster.process_start import job_start
 from torch_estimator.errors import RESTART_ME, CheckpointError
 from torch_estimator.estimator import Estimator
+from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
 from torch_estimator.runs.training_status import TrainingStatus, read_status, write_status
-from torch_estimator.specs import TrainSpec
+from torch_estimator.specs import EvalSpec, TrainSpec
 from torch_estimator.strategies.default import strategy_of
-from torch_estimator.train.loop import TrainingResult
+from torch_estimator.train.loop import StopReason, TrainingResult
 
 logger = logging.getLogger("torch_estimator")
 
@@ -28,10 +33,81 @@ logger = logging.getLogger("torch_estimator")
 _MARKER = "train_and_evaluate.unfinished"
 
 
-class AnnouncedTraining:
-    """One training by the chief, or by the only process, with its status in a file in the model directory.
+def run_chief(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_specs: Sequence[EvalSpec],
+    continuous_eval_listener: ContinuousEvalListener,
+) -> None:
+    """Train and save checkpoints; announce the end of the training to the evaluator."""
+    logger.info("The chief trains and saves checkpoints. Only an evaluator of the cluster evaluates and exports them.")
+    training = _Training(estimator, train_spec)
+    training.train(train_spec.saving_listeners or (), starts_input_over=not training.interrupted)
+    training.end()
 
-    Evaluators and workers read the file. After a kill, the next process reads it, and so continues this training.
+
+def run_local(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_specs: Sequence[EvalSpec],
+    continuous_eval_listener: ContinuousEvalListener,
+) -> list[Outcome] | None:
+    """Train, evaluate and export in one process; return each spec's last outcome, or None if a spec has no outcome."""
+    training = _Training(estimator, train_spec, evaluates=True)
+    if not training.unfinished and is_reached(estimator.model_dir, train_spec.max_steps):
+        step = training.latest_step()
+        logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
+        strategy_of(estimator.config).dismiss(estimator.config)
+        if estimator.config.cluster_spec:
+            training.end()
+        return None
+    evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
+    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, training)
+    listeners = (*(train_spec.saving_listeners or ()), listener)
+    result = training.train(listeners, starts_input_over=not training.unfinished)
+    finished = not listener.vetoed and _finish(estimator, training.latest_step(), evaluators, continuous_eval_listener)
+    training.end()
+    if finished and result is not None:
+        _log_early_end(result.reason, training.latest_step(), train_spec.max_steps)
+    outcomes = [evaluator.outcome for evaluator in evaluators]
+    return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
+
+
+def _log_early_end(reason: StopReason, step: int | None, max_steps: int | None) -> None:
+    if step is not None and (max_steps is None or step < max_steps):
+        logger.info(
+            "Training ended at global step %d, %s: %s. The model of this step is the final one.",
+            step,
+            "without max_steps" if max_steps is None else f"before max_steps={max_steps}",
+            reason.value,
+        )
+
+
+def _finish(
+    estimator: Estimator,
+    step: int | None,
+    evaluators: Sequence[SpecEvaluator],
+    continuous_eval_listener: ContinuousEvalListener,
+) -> bool:
+    """Evaluate and export the last checkpoint as the final model; return False if the listener refuses."""
+    latest = estimator.latest_checkpoint()
+    if step is None or latest is None:
+        raise RuntimeError(f"There was no new checkpoint in {estimator.model_dir} after the training.")
+    late = [evaluator for evaluator in evaluators if evaluator.last_step != step]
+    if late and not continuous_eval_listener.before_eval():
+        logger.info("The continuous_eval_listener asked to stop before the last evaluation.")
+        return False
+    for evaluator in late:
+        evaluator.evaluate(step, latest, final=True)
+    for evaluator in evaluators:
+        evaluator.finish()
+    if late:
+        continuous_eval_listener.after_eval()
+    return True
+
+
+class _Training:
+    """One training, with its status in a file in the model directory.
 
     Attributes:
         interrupted: Whether the previous training in this directory was killed, so that this one continues it.
@@ -140,6 +216,64 @@ def _marked(model_dir: str) -> tuple[bool, int | None]:
         return True, None
     except OSError:
         return False, None
+
+
+class _EvaluationListener(CheckpointSaverListener):
+    """Listener that evaluates each new checkpoint, at most once in ``throttle_secs``.
+
+    The checkpoint that training starts from is evaluated only if an evaluation of it was interrupted.
+    """
+
+    # False although `after_save` reads the checkpoints that it evaluates, because it waits for those by itself. So
+    # training does not wait for the checkpoints that are not evaluated.
+    reads_checkpoint = False
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        evaluators: Sequence[SpecEvaluator],
+        continuous_eval_listener: ContinuousEvalListener,
+        training: _Training,
+    ) -> None:
+        self.vetoed = False
+        self._training = training
+        self._estimator = estimator
+        self._evaluators = evaluators
+        self._listener = continuous_eval_listener
+        self._is_first_save = True
+
+    def begin(self) -> None:
+        # Write this only now, because `begin` runs after the input was opened. After a job that could not open its
+        # input, the next run must not assume that an evaluation was interrupted.
+        self._training.evaluate_later(now=self._training.evaluating)
+
+    def after_save(self, global_step: int) -> bool:
+        if self._is_first_save:
+            self._is_first_save = False
+            if global_step != self._training.evaluating:
+                return False
+        if self._estimator.job.is_preempted:
+            # SIGKILL follows SIGTERM within seconds, and an evaluation may take longer.
+            return False
+        if not self._listener.before_eval():
+            logger.info("The continuous_eval_listener asked to stop before an evaluation.")
+            self.vetoed = True
+            return True
+        due = [evaluator for evaluator in self._evaluators if evaluator.is_due(global_step)]
+        if not due:
+            logger.info("Skipping the evaluation of step %d: throttle_secs have not passed.", global_step)
+            return False
+        self._estimator.job.wait_for_checkpoint()
+        latest = self._estimator.latest_checkpoint()
+        assert latest is not None, "the checkpoint was written just now"
+        self._training.evaluate_later(now=global_step)
+        for evaluator in due:
+            evaluator.evaluate(global_step, latest)
+        self._training.evaluate_later()
+        if not self._listener.after_eval():
+            logger.info("The continuous_eval_listener asked to stop after an evaluation.")
+            return True
+        return False
 
 
 class _EndHook(Hook):
