@@ -68,15 +68,15 @@ def test_versions_read_each_others_files(tmp_path: Path) -> None:
     [
         (b"", "Expecting value: line 1 column 1 (char 0)"),
         (b'{"step": "\xff"}', "'utf-8' codec can't decode"),
-        (b"[]", "its content must be a JSON object, but is []"),
+        (b"[]", "its content: expected dict, but got []"),
         (b"{}", "its content has no 'step'"),
-        (b'{"step": "1"}', "'step' must be an integer, but is '1'"),
-        (b'{"step": true}', "'step' must be an integer, but is True"),
-        (b'{"step": 1, "ended": 0}', "'ended' must be true or false, but is 0"),
-        (b'{"step": 1, "pair": ["a"]}', "'pair' must have 2 values, but is ['a']"),
-        (b'{"step": 1, "parts": []}', "'parts' must be a JSON object, but is []"),
+        (b'{"step": "1"}', "'step': expected int, but got '1'"),
+        (b'{"step": true}', "'step': expected int, but got True"),
+        (b'{"step": 1, "ended": 0}', "'ended': expected bool, but got 0"),
+        (b'{"step": 1, "pair": ["a"]}', "'pair': expected 2 values, but got ['a']"),
+        (b'{"step": 1, "parts": []}', "'parts': expected dict, but got []"),
         (b'{"step": 1, "parts": {"x": {}}}', "'x' has no 'name'"),
-        (b'{"step": 1, "names": [1]}', "'names' must be a string, but is 1"),
+        (b'{"step": 1, "names": [1]}', "'names': expected str, but got 1"),
     ],
 )
 def test_a_damaged_file_is_named(content: bytes, problem: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from torch_estimator.errors import ExportError
 from torch_estimator.json_text import parse_json
+from torch_estimator.runs.state_file import dataclass_from_json
 from torch_estimator.tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ServedFeature, VarLenFeature
 
 FORMAT = "torch-estimator-export"
@@ -209,17 +210,11 @@ class Manifest:
                 raise ExportError(
                     f"{where} has the format {found}; this version reads {FORMAT!r} up to version {FORMAT_VERSION}."
                 )
-            manifest = cls(
-                signatures={name: _signature(value) for name, value in content["signatures"].items()},
-                receiver=_of(str, content["receiver"]),
-                producer=_of(str, content["producer"]),
-                version=_of(str, content["version"]),
-                global_step=_of(int | None, content.get("global_step")),
-                hashing=_hashing(content["hashing"]),
-                csv=_csv(content.get("csv")),
-                examples=_examples(content.get("examples")),
-                data_bytes=_of(int | None, content.get("data_bytes")),
-            )
+            manifest = dataclass_from_json(cls, content)
+            for signature in manifest.signatures.values():
+                _check_signature(signature)
+            for one in manifest.examples.fields.values() if manifest.examples is not None else ():
+                feature_of(one)
             _check_csv(manifest)
             return manifest
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -227,40 +222,15 @@ class Manifest:
             raise ExportError(f"{where} is not the description of an export ({problem}).") from error
 
 
-def _of(kind: Any, value: Any) -> Any:
-    """Return `value` if it has the type `kind`; raise a TypeError otherwise."""
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"expected {getattr(kind, '__name__', kind)}, but got {value!r:.100}")
-    return value
-
-
-def _signature(content: Mapping[str, Any]) -> Signature:
-    inputs = {name: _tensor_info(value) for name, value in content["inputs"].items()}
-    for name, info in inputs.items():
-        if info.lengths_of is not None and info.lengths_of not in inputs:
+def _check_signature(signature: Signature) -> None:
+    for name, info in signature.inputs.items():
+        if info.lengths_of is not None and info.lengths_of not in signature.inputs:
             raise ValueError(f"the lengths of input {name!r} are those of {info.lengths_of!r}, which is no input")
-    return Signature(
-        method_name=_of(str, content["method_name"]),
-        inputs=inputs,
-        outputs={name: _tensor_info(value) for name, value in content["outputs"].items()},
-    )
-
-
-def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
-    info = TensorInfo(
-        dtype=_of(str, content["dtype"]),
-        shape=tuple(_of(int, size) for size in _of(list, content["shape"])),
-        tensor=_of(str, content["tensor"]),
-        default=content.get("default"),
-        lengths_of=_of(str | None, content.get("lengths_of")),
-        exact_lengths=content.get("exact_lengths") is True or None,
-        step_size=_of(int | None, content.get("step_size")),
-    )
-    if not all(-1 <= size < _MOST_SIZE for size in info.shape):
-        raise ValueError(f"tensor {info.tensor!r} has the shape {list(info.shape)}")
-    if info.default is not None:
-        _check_default(info)
-    return info
+    for info in (*signature.inputs.values(), *signature.outputs.values()):
+        if not all(-1 <= size < _MOST_SIZE for size in info.shape):
+            raise ValueError(f"tensor {info.tensor!r} has the shape {list(info.shape)}")
+        if info.default is not None:
+            _check_default(info)
 
 
 def _check_default(info: TensorInfo) -> None:
@@ -275,51 +245,6 @@ def _check_default(info: TensorInfo) -> None:
         fits = min(sizes, default=1) > 0 and (row.size == 1 or row.shape == sizes or row.shape == (math.prod(sizes),))
     if not fits:
         raise ValueError(f"the default {info.default!r:.100} has not the shape {list(info.shape[1:])} of a row")
-
-
-def _hashing(content: Mapping[str, Any]) -> Hashing:
-    return Hashing(
-        functions={key: _of(str, value) for key, value in content["functions"].items()},
-        seeds=tuple(_of(int, seed) for seed in content["seeds"]),
-        seen_strings={key: _of(int, value) for key, value in content["seen_strings"].items()},
-    )
-
-
-def _csv(content: Mapping[str, Any] | None) -> CsvFormat | None:
-    if content is None:
-        return None
-    return CsvFormat(
-        tensor=_of(str, content["tensor"]),
-        fields_tensor=_of(str, content["fields_tensor"]),
-        column_names=tuple(_of(str, name) for name in _of(list, content["column_names"])),
-        fields={
-            name: CsvField(dtype=_of(str, field["dtype"]), default=_of(str | None, field.get("default")))
-            for name, field in content["fields"].items()
-        },
-    )
-
-
-def _examples(content: Mapping[str, Any] | None) -> ExampleFormat | None:
-    if content is None:
-        return None
-    return ExampleFormat(
-        tensor=_of(str, content["tensor"]),
-        fields={name: _example_field(field) for name, field in content["fields"].items()},
-    )
-
-
-def _example_field(content: Mapping[str, Any]) -> ExampleField:
-    shape, default = _of(list | None, content.get("shape")), _of(list | None, content.get("default"))
-    field = ExampleField(
-        dtype=_of(str, content["dtype"]),
-        shape=None if shape is None else tuple(_of(int, size) for size in shape),
-        default=None if default is None else tuple(default),
-        step_size=_of(int | None, content.get("step_size")),
-        exact_lengths=content.get("exact_lengths") is True or None,
-    )
-    # This checks the values.
-    feature_of(field)
-    return field
 
 
 def feature_of(field: ExampleField) -> ServedFeature:

@@ -7,6 +7,7 @@ not know are ignored, and keys with a default may be absent, so that versions ca
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -19,7 +20,7 @@ from torch_estimator.json_text import parse_json, shortened
 
 T = TypeVar("T")
 
-_NAMES: dict[object, str] = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+_types = functools.cache(typing.get_type_hints)
 
 
 class StateFile(Generic[T]):
@@ -71,47 +72,38 @@ def encoded(value: Any) -> bytes:
 
 
 def from_json(kind: Any, content: Any, name: str = "its content") -> Any:
-    """Return parsed JSON as a value of a type.
+    """Return parsed JSON, which the user knows by `name`, as a value of a type.
 
-    Args:
-        kind: A class with a method ``from_json``, a dataclass, ``X | None``, a dict with strings as keys, a list, a
-            tuple, a simple type or Any.
-        content: The parsed JSON.
-        name: Name of the value, for messages.
+    The type is a class with a method ``from_json``, a dataclass, ``X | None``, a dict with strings as keys, a list, a
+    tuple, a simple type, or Any.
 
     Raises:
         ValueError: The content has another type.
     """
-    if kind is Any:
-        return content
     if hasattr(kind, "from_json"):
         return kind.from_json(content)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return dataclass_from_json(kind, content, name)
     base, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
     if base in (types.UnionType, typing.Union):
-        (part,) = (one for one in parts if one is not types.NoneType)
-        return None if content is None else from_json(part, content, name)
+        others = [one for one in parts if one is not types.NoneType]
+        # Readers check a choice between several types themselves.
+        return from_json(others[0] if len(others) == 1 and content is not None else Any, content, name)
     if base in (dict, Mapping):
-        return {key: from_json(parts[1], value, repr(key)) for key, value in _checked(content, dict, name).items()}
-    if base is list:
-        return [from_json(parts[0], value, name) for value in _checked(content, list, name)]
+        return {key: from_json(parts[1], value, repr(key)) for key, value in _checked(dict, content, name).items()}
+    if base is list or parts[1:] == (...,):
+        return base(from_json(parts[0], value, name) for value in _checked(list, content, name))
     if base is tuple:
-        found = _checked(content, list, name)
-        if len(found) != len(parts):
-            raise ValueError(f"{name} must have {len(parts)} values, but is {shortened(content)}")
-        return tuple(from_json(part, value, name) for part, value in zip(parts, found, strict=True))
-    # JSON has one kind of numbers, and a bool is an int in Python.
-    accepted = int | float if kind is float else kind
-    if isinstance(content, bool) is not (kind is bool) or not isinstance(content, accepted):
-        raise ValueError(f"{name} must be {_NAMES[kind]}, but is {shortened(content)}")
-    return content
+        if len(_checked(list, content, name)) != len(parts):
+            raise ValueError(f"{name}: expected {len(parts)} values, but got {shortened(content)}")
+        return tuple(from_json(part, value, name) for part, value in zip(parts, content, strict=True))
+    return content if kind is Any else _checked(kind, content, name)
 
 
 def dataclass_from_json(kind: type[T], content: Any, name: str = "its content") -> T:
     """Return a parsed JSON object as a dataclass, as `from_json` does if the class has no method ``from_json``."""
-    _checked(content, dict, name)
-    known, types_of = {}, typing.get_type_hints(kind)
+    _checked(dict, content, name)
+    known, types_of = {}, _types(kind)  # type: ignore[arg-type]  # classes are hashable
     for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # callers give dataclasses
         if one.name in content:
             known[one.name] = from_json(types_of[one.name], content[one.name], repr(one.name))
@@ -120,7 +112,9 @@ def dataclass_from_json(kind: type[T], content: Any, name: str = "its content") 
     return kind(**known)
 
 
-def _checked(content: Any, kind: type, name: str) -> Any:
-    if not isinstance(content, kind):
-        raise ValueError(f"{name} must be a JSON {'object' if kind is dict else 'array'}, but is {shortened(content)}")
+def _checked(kind: type, content: Any, name: str) -> Any:
+    # JSON has one kind of numbers, and a bool is an int in Python.
+    accepted = int | float if kind is float else kind
+    if isinstance(content, bool) is not (kind is bool) or not isinstance(content, accepted):
+        raise ValueError(f"{name}: expected {kind.__name__}, but got {shortened(content)}")
     return content
