@@ -26,6 +26,7 @@ from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
 from torch_estimator.json_text import parse_json
+from torch_estimator.runs.state_file import dataclass_from_json
 
 MOST_INSTANCES = 8
 
@@ -93,14 +94,9 @@ def difference(recorded: Any, predicted: Any) -> str | None:
 
 def _instance(line: str, where: str) -> WarmupInstance:
     try:
-        content = parse_json(line)
-        name, instance, predictions = content["signature_name"], content["instance"], content["predictions"]
-        if isinstance(name, str) and isinstance(instance, dict) and isinstance(predictions, dict):
-            return WarmupInstance(signature_name=name, instance=instance, predictions=predictions)
-        problem = "a value has the wrong type"
-    except (ValueError, KeyError, TypeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    raise ExportError(f"{where} is not a warm-up instance ({problem}); remove the file to do without.")
+        return dataclass_from_json(WarmupInstance, parse_json(line))
+    except ValueError as error:
+        raise ExportError(f"{where} is not a warm-up instance ({error}); remove the file to do without.") from error
 
 
 def _shortened(value: Any) -> str:

@@ -6,11 +6,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.runs.state_file import dataclass_from_json
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -219,13 +218,7 @@ class ServingOptions:
     @classmethod
     def from_json(cls, text: str) -> ServingOptions:
         """Return the settings in a text that `to_json` made."""
-        content: Mapping[str, Any] = json.loads(text)
-
-        def policy(given: Mapping[str, Any]) -> VersionPolicy:
-            return VersionPolicy(**{**given, "specific": tuple(given["specific"])})
-
-        models = tuple(ServedModel(**{**one, "policy": policy(one["policy"])}) for one in content["models"])
-        return cls(**{**content, "models": models, "policy": policy(content["policy"])})
+        return dataclass_from_json(cls, json.loads(text))
 
 
 def _cores() -> int:
