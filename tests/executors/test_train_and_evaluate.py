@@ -488,6 +488,49 @@ def test_a_job_killed_in_the_middle_ends_as_if_it_had_not_been(tmp_path: Path) -
     assert_same_variables(line(tmp_path / "killed"), line(tmp_path / "whole"))
 
 
+class Killed(BaseException):
+    """Ends a job as SIGKILL does: nothing that a job does after an error is done, since it is no `Exception`."""
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_job_killed_at_any_write_of_its_status_ends_as_if_it_had_not_been(is_written: bool) -> None:
+    kill_at = 0
+
+    class Deadly(MemoryFileSystem):
+        protocol = "deadly"
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return str(super()._strip_protocol(path.replace("deadly://", "memory://deadly/")))
+
+        def pipe_file(self, path: str, value: bytes, mode: Any = "overwrite", **options: Any) -> None:
+            nonlocal kill_at
+            kill_at -= path.endswith("training.json")
+            is_last = kill_at == 0 and path.endswith("training.json")
+            if is_written or not is_last:
+                super().pipe_file(path, value, mode, **options)
+            if is_last:
+                raise Killed
+
+    fsspec.register_implementation("deadly", Deadly, clobber=True)
+    writes = 0
+    while True:
+        model_dir, exporter = f"deadly://{uuid.uuid4().hex}", WritingExporter(only_final=True)
+        kill_at = writes = writes + 1
+        try:
+            run(line(model_dir, save_checkpoints_steps=3), max_steps=8, exporters=exporter)
+            break
+        except Killed:
+            run(line(model_dir, save_checkpoints_steps=3), max_steps=8, exporters=exporter)
+            assert files.listdir(f"{model_dir}/export/writing") == ["8"]
+            assert [point.step for point in read_scalars(f"{model_dir}/eval")["loss"]][-1] == 8
+            assert run(line(model_dir), max_steps=8) == (None, None)
+        finally:
+            files.remove_tree(model_dir)
+    # At the beginning, when the input is open, around three evaluations, and at the end.
+    assert writes - 1 == 9
+
+
 def test_the_whole_job_runs_in_memory() -> None:
     model_dir = f"memory://{uuid.uuid4().hex}/job"
     try:
