@@ -9,18 +9,12 @@ from typing import Any
 import onnx
 from onnx import helper
 
+from torch_estimator.export.graph import element_type
 from torch_estimator.export.signatures import MODEL_FILE, PREDICT, SIGNATURES_FILE, Manifest, Signature, TensorInfo
 from torch_estimator.export.warmup import ASSETS_EXTRA, WARMUP_FILE
 
 HOSTILE = """<script>window.hacked=1</script>"'><img src=x onerror=window.hacked=1>&lt;"""
 """Text that runs a script on a page that does not escape it."""
-
-_TYPES = {
-    "DT_STRING": onnx.TensorProto.STRING,
-    "DT_FLOAT": onnx.TensorProto.FLOAT,
-    "DT_INT64": onnx.TensorProto.INT64,
-    "DT_BOOL": onnx.TensorProto.BOOL,
-}
 
 _SHAPES: dict[str, tuple[str, tuple[int, ...], Any]] = {
     "text": ("DT_STRING", (-1,), None),
@@ -58,7 +52,9 @@ def write_echo(directory: Path) -> Path:
 
     def value(info: TensorInfo) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(
-            info.tensor, _TYPES[info.dtype], [None if size < 0 else size for size in info.shape]
+            info.tensor,
+            element_type(info),
+            [None if size < 0 else size for size in info.shape],
         )
 
     graph = helper.make_graph(

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from torch_estimator.export.graph import element_type
 from torch_estimator.export.signatures import (
     CLASSIFY,
     MODEL_FILE,
@@ -37,13 +38,6 @@ from torch_estimator.serving.service import PredictionService
 ROOT = Path(__file__).resolve().parents[2]
 
 MANY_SECS = 60.0
-
-_TYPES = {
-    "DT_STRING": onnx.TensorProto.STRING,
-    "DT_FLOAT": onnx.TensorProto.FLOAT,
-    "DT_INT64": onnx.TensorProto.INT64,
-    "DT_BOOL": onnx.TensorProto.BOOL,
-}
 
 
 def _info(dtype: str, tensor: str, *sizes: int, default: Any = None) -> TensorInfo:
@@ -99,7 +93,10 @@ def write_export(directory: Path, factor: float = 1.0, *, is_slow: bool = False)
     constants = [
         *(
             helper.make_tensor(
-                info.tensor, _TYPES[info.dtype], sizes[info.tensor], [zeros[info.dtype]] * sizes[info.tensor][-1]
+                info.tensor,
+                element_type(info),
+                sizes[info.tensor],
+                [zeros[info.dtype]] * sizes[info.tensor][-1],
             )
             for info in (*INPUTS.values(), turns)
         ),
@@ -150,7 +147,7 @@ def _loop_body() -> onnx.GraphProto:
 
 def _value(info: TensorInfo) -> onnx.ValueInfoProto:
     shape = [None if size < 0 else size for size in info.shape]
-    return helper.make_tensor_value_info(info.tensor, _TYPES[info.dtype], shape)
+    return helper.make_tensor_value_info(info.tensor, element_type(info), shape)
 
 
 def break_export(directory: Path) -> Path:

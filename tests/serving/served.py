@@ -16,18 +16,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from torch_estimator.export.graph import element_type
 from torch_estimator.export.signatures import MODEL_FILE, PREDICT, SIGNATURES_FILE, Manifest, Signature, TensorInfo
 
 ROOT = Path(__file__).resolve().parents[2]
-
-_ONNX_TYPES = {
-    "DT_STRING": onnx.TensorProto.STRING,
-    "DT_FLOAT": onnx.TensorProto.FLOAT,
-    "DT_DOUBLE": onnx.TensorProto.DOUBLE,
-    "DT_INT32": onnx.TensorProto.INT32,
-    "DT_INT64": onnx.TensorProto.INT64,
-    "DT_BOOL": onnx.TensorProto.BOOL,
-}
 
 INPUTS = {
     "text": TensorInfo(dtype="DT_STRING", shape=(-1,), tensor="text"),
@@ -89,7 +81,7 @@ def write_export(directory: Path, factor: float = 1.0) -> None:
 
     def value(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
         shape = [None if size < 0 else size for size in info.shape]
-        return helper.make_tensor_value_info(name, _ONNX_TYPES[info.dtype], shape)
+        return helper.make_tensor_value_info(name, element_type(info), shape)
 
     graph = helper.make_graph(
         nodes,

@@ -24,6 +24,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.serving.served import (
     DATATYPES,
+    INPUTS,
     ROOT,
     ROWS,
     Server,
@@ -44,7 +45,6 @@ from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.grpc_server import SERVICE, GrpcServer, reserve_port
 from torch_estimator.serving.options import ServedModel, ServingOptions
 from torch_estimator.serving.service import PredictionService
-from torch_estimator.serving.tensors import to_bytes
 
 PROTOS = ROOT / "torch_estimator" / "serving" / "protos"
 
@@ -67,7 +67,7 @@ def message(rows: dict[str, Any] = ROWS, **changed: Any) -> Any:
     for name, values in rows.items():
         data = array(name, values)
         given.inputs.add(name=name, datatype=DATATYPES[name], shape=data.shape)
-        given.raw_input_contents.append(to_bytes(data, DATATYPES[name]))
+        given.raw_input_contents.append(INPUTS[name].type.encode(data))
     return given
 
 

@@ -26,7 +26,7 @@ from tests.serving.served import (
     serving_two_versions,
     write_export,
 )
-from torch_estimator.serving.tensors import joined_bytes
+from torch_estimator.export.dtypes import DTYPES
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ BINARY_JSON = json.dumps(
         ]
     }
 ).encode()
-BINARY_DATA = struct.pack("<f", 0.5) + joined_bytes(["abc"])
+BINARY_DATA = struct.pack("<f", 0.5) + DTYPES["DT_STRING"].encode(np.array(["abc"]))
 LENGTH = "Inference-Header-Content-Length"
 
 

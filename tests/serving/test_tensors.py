@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.serving.served import INPUTS
+from torch_estimator.export.dtypes import DTYPES
 from torch_estimator.export.signatures import PREDICT, Signature
 from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.tensors import (
-    DATATYPES,
     InputTensor,
-    joined_bytes,
     read_columns,
     split_bytes,
     texts_of,
-    to_bytes,
 )
 
 SIGNATURE = Signature(method_name=PREDICT, inputs=INPUTS, outputs={})
@@ -52,22 +50,26 @@ def problem(*tensors: InputTensor) -> str:
     return caught.value.message
 
 
+def encoded(texts: list[str]) -> bytes:
+    return DTYPES["DT_STRING"].encode(np.array(texts, object))
+
+
 @given(st.lists(st.text()))
 def test_texts_survive_the_binary_form(texts: list[str]) -> None:
-    assert texts_of(split_bytes(joined_bytes(texts), len(texts), "text"), "text") == texts
+    assert texts_of(split_bytes(encoded(texts), len(texts), "text"), "text") == texts
 
 
 @given(st.data())
 def test_numbers_survive_the_binary_form(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["number", "precise", "small", "large", "flag"]))
-    datatype = DATATYPES[INPUTS[name].dtype]
+    datatype = INPUTS[name].type.datatype
     kind = np.dtype(TYPES[datatype])
     raw = data.draw(st.binary(min_size=kind.itemsize, max_size=kind.itemsize))
     if datatype == "BOOL":
         raw = bytes([raw[0] % 2])
     column = read(InputTensor(name, datatype, [1], raw))[name]
     assert column.dtype == kind
-    assert to_bytes(column, datatype) == raw
+    assert INPUTS[name].type.encode(column) == raw
 
 
 @given(st.binary(max_size=64), st.integers(0, 2**63))
@@ -78,7 +80,7 @@ def test_any_bytes_are_texts_or_an_error(data: bytes, count: int) -> None:
         assert error.status == 400
     else:
         assert len(texts) == count
-        assert joined_bytes(texts) == data
+        assert encoded(texts) == data
 
 
 dimensions = st.one_of(
@@ -94,7 +96,7 @@ anything = st.recursive(
         st.builds(
             InputTensor,
             st.sampled_from([*INPUTS, "unknown", ""]),
-            st.sampled_from([*DATATYPES.values(), "FP16", "UINT8", ""]),
+            st.sampled_from([*(one.datatype for one in DTYPES.values()), "FP16", "UINT8", ""]),
             st.lists(dimensions, max_size=4),
             st.one_of(st.binary(max_size=64), st.lists(anything, max_size=4)),
         ),

@@ -28,7 +28,6 @@ from torch_estimator.export.feeds import (
 from torch_estimator.export.signatures import (
     DATA_FILE,
     MODEL_FILE,
-    NUMPY_TYPES,
     SIGNATURES_FILE,
     Manifest,
     Signature,
@@ -130,7 +129,7 @@ class ExportedModel:
         if rows == 0:
             # Answer an empty batch without running the graph, because some operators of onnxruntime fail on it.
             shapes = {name: [0, *(max(size, 0) for size in info.shape[1:])] for name, info in called.outputs.items()}
-            return {name: np.empty(shapes[name], NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()}
+            return {name: np.empty(shapes[name], info.type.numpy) for name, info in called.outputs.items()}
         tensors = list(dict.fromkeys(info.tensor for info in called.outputs.values()))
         try:
             results = dict(zip(tensors, self._run(tensors, feeds, groups), strict=True))

@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from torch_estimator.errors import ExportError
+from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.hash_chains import select
-from torch_estimator.export.receivers import DTYPES, Received
+from torch_estimator.export.receivers import Received
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
 from torch_estimator.heads.serving import Prediction
 from torch_estimator.inner_layers import ForwardedLayers, LayerOutputs, find_layer
@@ -120,7 +121,7 @@ def _forwarded(key: str, received: Received, receiver: ServingInput) -> Predicti
         return Prediction(tensor=info.tensor, dtype=info.dtype, row_shape=info.shape[1:])
     if key in received.given:
         raw = received.given[key]
-        return Prediction(tensor=raw.tensor, dtype=DTYPES[raw.dtype], row_shape=(raw.width,))
+        return Prediction(tensor=raw.tensor, dtype=BY_COLUMN[raw.dtype].name, row_shape=(raw.width,))
     raise ExportError(
         f"the input {key!r} is to be forwarded, but the serving input has only {sorted(receiver.inputs)}; "
         f"declare it with defaults={{{key!r}: …}}."

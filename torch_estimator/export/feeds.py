@@ -1,10 +1,7 @@
 """Checks of a caller's inputs, and conversion of the inputs to the arrays that onnxruntime takes.
 
 `as_tensor` converts a batch of equally shaped rows, `as_lists` rows of different lengths, `read_rows` rows of CSV, and
-`read_examples` serialized tf.Examples.
-
-onnxruntime converts bytes and None to their `repr` and reads past the end of fixed-width strings. Strings are therefore
-always passed as object arrays of `str`.
+`read_examples` serialized tf.Examples. What depends on the type of an input is in `dtypes`.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -20,35 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from torch_estimator import number_text
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, ExampleFormat, Signature, TensorInfo, feature_of
+from torch_estimator.export.dtypes import BY_COLUMN, DTYPES, Array, DType, Integers, not_a_batch
+from torch_estimator.export.signatures import CsvFormat, ExampleFormat, Signature, TensorInfo, feature_of
 from torch_estimator.tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ServedFeature
 from torch_estimator.tfrecord.parser import Examples
-
-Array = npt.NDArray[Any]
-
-PADDING: dict[str, Any] = {"DT_STRING": "", "DT_FLOAT": 0.0, "DT_DOUBLE": 0.0, "DT_INT64": -1, "DT_INT32": -1}
-"""Value that stands for a missing value in a list, by type."""
-
-_WANTED = {
-    "DT_STRING": "strings",
-    "DT_FLOAT": "numbers",
-    "DT_DOUBLE": "numbers",
-    "DT_INT64": "integers",
-    "DT_INT32": "integers",
-    "DT_BOOL": "booleans",
-}
-_KINDS = {
-    "DT_STRING": "OUS",
-    "DT_FLOAT": "fiu",
-    "DT_DOUBLE": "fiu",
-    "DT_INT64": "iu",
-    "DT_INT32": "iu",
-    "DT_BOOL": "b",
-}
-
-_NUMBERS = {"DT_FLOAT": re.compile(number_text.FLOAT), "DT_INT64": re.compile(number_text.INTEGER)}
 
 
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
@@ -62,14 +34,13 @@ def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
     Raises:
         InvalidValueError: A value has another type, or the batch another shape or rows of different lengths.
     """
-    array = _strings(name, value) if info.dtype == "DT_STRING" else _numbers(name, value, info)
-    return _shaped(name, array, info)
+    return _shaped(name, info.type.check(name, value, info.default), info)
 
 
 def padding_of(info: TensorInfo) -> Any:
     """Return the value that stands for a missing value in a list of an input."""
     # A step of a sequence may be zero, so that only NaN can say that it is missing.
-    return np.nan if info.step_size and info.dtype == "DT_FLOAT" else PADDING.get(info.dtype, False)
+    return np.nan if info.step_size and info.dtype == "DT_FLOAT" else info.type.padding
 
 
 def filled(info: TensorInfo, rows: int) -> Array:
@@ -77,8 +48,8 @@ def filled(info: TensorInfo, rows: int) -> Array:
     sizes = info.shape[1:]
     if info.holds_lists:
         given = info.default if isinstance(info.default, list) else [info.default]
-        return np.array([given or [padding_of(info)] * (info.step_size or 1)] * rows, dtype=NUMPY_TYPES[info.dtype])
-    row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
+        return np.array([given or [padding_of(info)] * (info.step_size or 1)] * rows, dtype=info.type.numpy)
+    row = np.array(info.default, dtype=info.type.numpy)
     return np.broadcast_to(row.reshape(sizes if row.size > 1 else (1,) * len(sizes)), (rows, *sizes)).copy()
 
 
@@ -122,7 +93,7 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
     padding = padding_of(info)
     items = [padding if item is None and not info.exact_lengths else item for row in rows for item in row]
     longest = lengths.max(initial=info.step_size or 1)
-    tensor = np.full((len(rows), longest, *info.shape[2:]), padding, dtype=NUMPY_TYPES[info.dtype])
+    tensor = np.full((len(rows), longest, *info.shape[2:]), padding, dtype=info.type.numpy)
     if items:
         tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = as_tensor(name, items, _flat_info(info))
     return ListFeed(tensor, lengths)
@@ -283,7 +254,8 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
     names = csv_format.column_names
     fields = [_fields(row, number, names) for number, row in enumerate(rows, 1)]
     for name, field in csv_format.fields.items():
-        pattern = _NUMBERS.get(field.dtype)
+        dtype = DTYPES[field.dtype]
+        pattern = dtype.pattern
         if pattern is None:
             continue
         place = names.index(name)
@@ -291,7 +263,7 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
             text = row[place]
             if pattern.fullmatch(text) or (not text and field.default is not None):
                 continue
-            raise CsvRowError(_not_a_number(text, name, field.dtype), row=number)
+            raise CsvRowError(_not_a_number(text, name, dtype), row=number)
     if not any('"' in row for row in rows):
         return None
     return np.array(fields, dtype=object).reshape(len(rows), len(names))
@@ -315,7 +287,7 @@ def read_examples(
             the model takes unpadded.
     """
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
-        raise _not_a_batch(name, value)
+        raise not_a_batch(name, value)
     serialized = [_serialized(name, item) for item in np.asarray(value, dtype=object).reshape(-1)]
     lengths = np.array([len(one) for one in serialized], np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -364,7 +336,7 @@ def _of_examples(column: str, feature: ServedFeature, examples: Examples, step_s
         return values.reshape(rows, *(feature.shape or (1,)))
     sizes = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
     lengths = examples.counts(column) // math.prod(sizes)
-    padding = {"string": "", "float32": np.nan if step_size else 0.0, "int64": -1}[feature.dtype]
+    padding = np.nan if step_size and feature.dtype == "float32" else BY_COLUMN[feature.dtype].padding
     longest = max(int(lengths.max(initial=0)), step_size or 1)
     tensor = np.full((rows, longest, *sizes), padding, dtype=object if is_text else feature.dtype)
     tensor[np.arange(longest) < lengths[:, None]] = values.reshape(-1, *sizes)
@@ -382,140 +354,21 @@ def _texts_of(column: str, examples: Examples) -> Array:
     return texts
 
 
-def _strings(name: str, value: Any) -> Array:
-    if isinstance(value, (str, bytes)):
-        raise _not_a_batch(name, value)
-    if type(value) is list and all_texts(value):
-        return np.fromiter(value, object, len(value))
-    array = np.asarray(value, dtype=object) if not isinstance(value, np.ndarray) else value
-    if array.size == 0:
-        return np.empty(array.shape, object)
-    if array.dtype.kind not in _KINDS["DT_STRING"]:
-        raise _wrong(name, "strings", array.flat[0])
-    if array.dtype.kind != "O":
-        array = array.astype(object)
-    if all(type(item) is str for item in array.flat):
-        return array
-    texts = np.empty(array.size, object)
-    texts[:] = [_text(name, item) for item in array.flat]
-    return texts.reshape(array.shape)
-
-
-def all_texts(values: Sequence[Any]) -> bool:
-    """Return whether all values are strings, several times faster than by looking at the type of each."""
-    try:
-        "".join(values)
-    except TypeError:
-        return False
-    return True
-
-
-def _text(name: str, item: Any) -> str:
-    if isinstance(item, str):
-        return str(item)
-    if item is None:
-        return ""
-    if isinstance(item, bytes):
-        try:
-            return item.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidValueError(f"Input {name} has {item!r}, which is not UTF-8.") from error
-    if isinstance(item, (list, tuple, np.ndarray)):
-        raise _ragged(name)
-    raise _wrong(name, "strings", item)
-
-
-def _numbers(name: str, value: Any, info: TensorInfo) -> Array:
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise _ragged(name) from error
-    dtype = np.dtype(NUMPY_TYPES[info.dtype])
-    if array.size == 0:
-        return np.empty(array.shape, dtype)
-    if array.dtype.kind not in _KINDS[info.dtype] or _has_boolean(value, array):
-        wrong = _first_wrong(array, value, info)
-        if type(wrong) is int and dtype.kind == "i":
-            raise _too_large(name, wrong, dtype)
-        if wrong is None and info.default is not None:
-            raise InvalidValueError(
-                f"Input {name} takes {_WANTED[info.dtype]}, but has None; leave the input out to get {info.default!r}."
-            )
-        raise _wrong(name, _WANTED[info.dtype], wrong)
-    if dtype.kind == "i":
-        _check_range(name, array, dtype)
-    with np.errstate(over="ignore"):
-        return array.astype(dtype, copy=False)
-
-
-def _check_range(name: str, array: Array, dtype: np.dtype[Any]) -> None:
-    limits = np.iinfo(dtype)
-    for extreme in (array.min().item(), array.max().item()):
-        if not limits.min <= extreme <= limits.max:
-            raise _too_large(name, extreme, dtype)
-
-
-def _too_large(name: str, item: int, dtype: np.dtype[Any]) -> InvalidValueError:
-    return InvalidValueError(f"Input {name} takes integers, but has {item}, which does not fit into {dtype.name}.")
-
-
-def _has_boolean(value: Any, array: Array) -> bool:
-    """Return whether a list mixes booleans with numbers. numpy would convert the booleans to 0 and 1."""
-    if isinstance(value, np.ndarray) or array.dtype.kind == "b" or not isinstance(value, (list, tuple)):
-        return False
-    if set(map(type, value)) <= {int, float}:
-        return False
-    return any(isinstance(item, bool) for item in _flat(value))
-
-
-def _flat(value: Any) -> list[Any]:
-    if not isinstance(value, (list, tuple)):
-        return [value]
-    return [item for part in value for item in _flat(part)]
-
-
-def _first_wrong(array: Array, value: Any, info: TensorInfo) -> Any:
-    """Return the first value of a wrong type, for the error message. `array` is `value` after numpy's conversion."""
-    if isinstance(value, (list, tuple)):
-        kinds = (int, np.integer) if info.dtype in ("DT_INT64", "DT_INT32") else (int, float, np.number)
-        for item in _flat(value):
-            if isinstance(item, bool) or not isinstance(item, kinds):
-                return item
-        if kinds == (int, np.integer):
-            # All values are integers, but one is too large for numpy's integer types. Return the largest integer.
-            return int(max(_flat(value), key=lambda item: abs(int(item))))
-    return array.flat[0]
-
-
 def _shaped(name: str, array: Array, info: TensorInfo) -> Array:
     """Return a batch in the shape of its input. ``[batch]`` and ``[batch, 1]`` are converted to each other."""
     if array.ndim == 0:
-        raise _not_a_batch(name, array.item())
+        raise not_a_batch(name, array.item())
     sizes = info.shape[1:]
-    plain = ((), (1,))
-    if sizes in plain and array.shape[1:] in plain:
+    if info.is_single and array.shape[1:] in ((), (1,)):
         return array.reshape(len(array), *sizes)
     if array.shape[1:] != sizes:
         expected, given = ", ".join(["rows", *map(str, sizes)]), list(array.shape[1:])
-        wanted = "be a single value" if sizes in plain else f"have the shape {list(sizes)}"
+        wanted = "be a single value" if info.is_single else f"have the shape {list(sizes)}"
         raise RowsError(
             f"Input {name} must have the shape [{expected}], but has {list(array.shape)}.",
             of_row=f"Input {name} must {wanted}, but {f'has the shape {given}' if given else 'is a single value'}.",
         )
     return array
-
-
-def _wrong(name: str, wanted: str, item: Any) -> InvalidValueError:
-    item = item.item() if isinstance(item, np.generic) else item
-    return InvalidValueError(f"Input {name} takes {wanted}, but has {item!r} ({type(item).__name__}).")
-
-
-def _ragged(name: str) -> InvalidValueError:
-    return InvalidValueError(f"Input {name} has rows of different lengths; every row must have the same shape.")
-
-
-def _not_a_batch(name: str, item: Any) -> InvalidValueError:
-    return InvalidValueError(f"Input {name} is the single value {item!r}; give a list with one value per row.")
 
 
 def _list(row: Any) -> list[Any]:
@@ -546,8 +399,8 @@ def _unquoted(row: str, number: int) -> list[str]:
         raise CsvRowError(f"is not quoted properly ({error}): {_shortened(row)}.", row=number) from error
 
 
-def _not_a_number(text: str, name: str, dtype: str) -> str:
-    wanted = "an integer" if dtype == "DT_INT64" else "a number"
+def _not_a_number(text: str, name: str, dtype: DType) -> str:
+    wanted = "an integer" if isinstance(dtype, Integers) else "a number"
     if not text:
         return f"has nothing in the column {name!r}, which takes {wanted} and has no default."
     return f"has {_shortened(text)} in the column {name!r}, which takes {wanted}."

@@ -38,15 +38,6 @@ UINT32 = onnx.TensorProto.UINT32
 STRING = onnx.TensorProto.STRING
 BOOL = onnx.TensorProto.BOOL
 
-_ELEMENT_TYPES = {
-    "DT_FLOAT": FLOAT,
-    "DT_DOUBLE": DOUBLE,
-    "DT_INT64": INT64,
-    "DT_INT32": INT32,
-    "DT_STRING": STRING,
-    "DT_BOOL": BOOL,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
@@ -287,7 +278,12 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
 
 def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
     shape = [size if size != -1 else f"{name}_length" if place else "batch" for place, size in enumerate(info.shape)]
-    return helper.make_tensor_value_info(name, _ELEMENT_TYPES[info.dtype], shape)
+    return helper.make_tensor_value_info(name, element_type(info), shape)
+
+
+def element_type(info: TensorInfo) -> int:
+    """Return ONNX's number of a tensor's type, which has TensorFlow's name without ``DT_``."""
+    return int(onnx.TensorProto.DataType.Value(info.dtype.removeprefix("DT_")))
 
 
 def _inputs(node: onnx.NodeProto) -> set[str]:

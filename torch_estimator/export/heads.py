@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.errors import ExportError
+from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
@@ -20,14 +21,6 @@ from torch_estimator.heads.multi_head import exported_key
 from torch_estimator.heads.serving import Prediction
 
 METHODS = "tensorflow/serving/"
-
-_DTYPES = {
-    torch.float32: "DT_FLOAT",
-    torch.float64: "DT_DOUBLE",
-    torch.int64: "DT_INT64",
-    torch.int32: "DT_INT32",
-    torch.bool: "DT_BOOL",
-}
 
 
 class HeadGraph:
@@ -140,6 +133,7 @@ def tensor_info(prediction: Prediction, tensor: str) -> TensorInfo:
 
 def dtype_name(dtype: torch.dtype, key: str) -> str:
     """Return TensorFlow's name of a torch dtype, such as ``DT_FLOAT``; an error names the prediction `key`."""
-    if dtype not in _DTYPES:
+    known = BY_COLUMN.get(str(dtype).removeprefix("torch."))
+    if known is None:
         raise ExportError(f"the prediction {key!r} has the type {dtype}, which an export cannot give.")
-    return _DTYPES[dtype]
+    return known.name

@@ -14,6 +14,7 @@ from onnx import helper
 
 from torch_estimator.data.operations.batching import LENGTH_SUFFIX
 from torch_estimator.errors import ExportError
+from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.graph import FLOAT, INT64, STRING, GraphBuilder
 from torch_estimator.export.hash_chains import select
 from torch_estimator.export.signatures import CsvField, CsvFormat, ExampleField, ExampleFormat, TensorInfo
@@ -25,8 +26,6 @@ from torch_estimator.strings import Expression
 from torch_estimator.strings.expression import add_to_graph, origin_of_lists
 from torch_estimator.strings.operations import ToNumber
 from torch_estimator.tfrecord.features import FixedLenFeature, VarLenFeature
-
-DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
 
 _EXAMPLES = "examples"
 _CSV_FIELDS = "csv_fields"
@@ -94,7 +93,7 @@ def _lower_inputs(graph: GraphBuilder, receiver: ServingInput) -> tuple[dict[str
     for name, feature in receiver.inputs.items():
         bare = receiver.kind == "json" and feature.shape == (1,)
         info = TensorInfo(
-            dtype=DTYPES[feature.dtype],
+            dtype=BY_COLUMN[feature.dtype].name,
             shape=(-1,) if bare else (-1, *feature.shape),
             tensor=name,
             default=receiver.defaults.get(name),
@@ -237,7 +236,8 @@ def _lower_csv(
         fields_tensor=_CSV_FIELDS,
         column_names=names,
         fields={
-            key: CsvField(dtype=DTYPES[feature.dtype], default=texts[key]) for key, feature in receiver.inputs.items()
+            key: CsvField(dtype=BY_COLUMN[feature.dtype].name, default=texts[key])
+            for key, feature in receiver.inputs.items()
         },
     )
     return {receiver.input_name: info}, raw, csv

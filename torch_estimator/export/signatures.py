@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from torch_estimator.errors import ExportError
+from torch_estimator.export.dtypes import DTYPES, DType
 from torch_estimator.json_text import parse_json
 from torch_estimator.runs.state_file import dataclass_from_json
 from torch_estimator.tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ServedFeature, VarLenFeature
@@ -26,15 +26,6 @@ DATA_FILE = f"{MODEL_FILE}.data"
 PREDICT = "tensorflow/serving/predict"
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
-
-NUMPY_TYPES: Mapping[str, npt.DTypeLike] = {
-    "DT_STRING": np.object_,
-    "DT_FLOAT": np.float32,
-    "DT_DOUBLE": np.float64,
-    "DT_INT64": np.int64,
-    "DT_INT32": np.int32,
-    "DT_BOOL": np.bool_,
-}
 
 _MOST_SIZE = 2**31
 
@@ -65,8 +56,18 @@ class TensorInfo:
     step_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in NUMPY_TYPES:
+        if self.dtype not in DTYPES:
             raise ExportError(f"tensor {self.tensor!r} has the unknown type {self.dtype!r}.")
+
+    @property
+    def type(self) -> DType:
+        """The type, with what can be done with its values."""
+        return DTYPES[self.dtype]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the rows are single values. They may be given as ``[rows]`` or as ``[rows, 1]``."""
+        return len(self.shape) == 1 or self.shape[1:] == (1,)
 
     @property
     def holds_lists(self) -> bool:
@@ -235,7 +236,7 @@ def _check_signature(signature: Signature) -> None:
 
 def _check_default(info: TensorInfo) -> None:
     """Check that the default value of an input has the input's type and the shape of a row."""
-    row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
+    row = np.array(info.default, dtype=info.type.numpy)
     if info.dtype == "DT_STRING" and not all(isinstance(text, str) for text in row.flat):
         raise TypeError(f"the default {info.default!r:.100} must be text")
     if info.holds_lists:

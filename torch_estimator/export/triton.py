@@ -16,15 +16,6 @@ from torch_estimator.export.signatures import Manifest, TensorInfo
 
 CONFIG_FILE = "config.pbtxt"
 
-_TYPES = {
-    "DT_STRING": "TYPE_STRING",
-    "DT_FLOAT": "TYPE_FP32",
-    "DT_DOUBLE": "TYPE_FP64",
-    "DT_INT64": "TYPE_INT64",
-    "DT_INT32": "TYPE_INT32",
-    "DT_BOOL": "TYPE_BOOL",
-}
-
 
 def config_of(
     manifest: Manifest, name: str, *, max_batch: int = 64, max_delay_ms: float = 0.0, version: int | None = None
@@ -93,4 +84,5 @@ def _tensor(kind: str, info: TensorInfo) -> str:
         raise ExportError(f"the {kind} {info.tensor!r} has no batch dimension, so that Triton cannot batch requests.")
     sizes = info.shape[1:]
     dims = f"dims: [ {', '.join(map(str, sizes)) or 1} ]" + ("" if sizes else " reshape { shape: [ ] }")
-    return f"{kind} [ {{ name: {json.dumps(info.tensor)} data_type: {_TYPES[info.dtype]} {dims} }} ]\n"
+    data_type = "STRING" if info.dtype == "DT_STRING" else info.type.datatype
+    return f"{kind} [ {{ name: {json.dumps(info.tensor)} data_type: TYPE_{data_type} {dims} }} ]\n"

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError, RegistryError, UserError
 from torch_estimator.export.exported_model import ExportedModel, saved_model_hint
-from torch_estimator.export.feeds import PADDING
 from torch_estimator.export.signatures import SIGNATURES_FILE, TensorInfo
 from torch_estimator.export.warmup import batches_of, read_warmup
 from torch_estimator.registry import Registry
@@ -236,7 +235,7 @@ class Version:
 
 
 def _example_value(info: TensorInfo) -> Any:
-    value = info.default if info.default is not None else PADDING.get(info.dtype, False)
+    value = info.default if info.default is not None else info.type.padding
     if info.holds_lists:
         return value if isinstance(value, list) else [value]
     for size in reversed(info.shape[1:]):

@@ -41,7 +41,7 @@ from torch_estimator.serving.open_inference import (
     find_version,
 )
 from torch_estimator.serving.options import ServingOptions
-from torch_estimator.serving.tensors import DATATYPES, InputTensor, read_columns, texts_of, to_bytes
+from torch_estimator.serving.tensors import InputTensor, read_columns, texts_of
 
 logger = logging.getLogger("torch_estimator")
 
@@ -317,13 +317,13 @@ def write_infer(call: InferCall, result: Result, version: Version) -> Any:
         model_name=version.model, model_version=str(version.number), id=call.request_id
     )
     for name, is_binary in call.outputs:
-        array, datatype = result.outputs[name], DATATYPES[infos[name].dtype]
-        output = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
+        array, dtype = result.outputs[name], infos[name].type
+        output = answer.outputs.add(name=name, datatype=dtype.datatype, shape=array.shape)
         if is_binary:
-            answer.raw_output_contents.append(to_bytes(array, datatype))
+            answer.raw_output_contents.append(dtype.encode(array))
             continue
         values = array.ravel().tolist()
-        if datatype == "BYTES":
+        if dtype.datatype == "BYTES":
             values = [text.encode() for text in values]
-        getattr(output.contents, _CONTENTS[datatype]).extend(values)
+        getattr(output.contents, _CONTENTS[dtype.datatype]).extend(values)
     return answer

@@ -30,7 +30,7 @@ from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.http import Headers, Receive, Scope, Send, header, read_body, respond
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.tensorflow_rest import read_json
-from torch_estimator.serving.tensors import DATATYPES, InputTensor, read_columns, to_bytes
+from torch_estimator.serving.tensors import InputTensor, read_columns
 
 if TYPE_CHECKING:
     from torch_estimator.serving.app import Answered
@@ -186,9 +186,7 @@ def describe_model(service: PredictionService, version: Version) -> dict[str, An
 
 
 def _tensors(infos: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "datatype": DATATYPES[info.dtype], "shape": list(info.shape)} for name, info in infos.items()
-    ]
+    return [{"name": name, "datatype": info.type.datatype, "shape": list(info.shape)} for name, info in infos.items()]
 
 
 def find_signature(parameters: Mapping[str, Any], version: Version) -> tuple[str, Signature]:
@@ -362,10 +360,10 @@ def write_infer(call: InferCall, result: Result, version: Version) -> tuple[byte
     outputs: list[dict[str, Any]] = []
     parts: list[bytes] = []
     for name, is_binary in call.outputs:
-        array, datatype = result.outputs[name], DATATYPES[infos[name].dtype]
-        output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
+        array, dtype = result.outputs[name], infos[name].type
+        output: dict[str, Any] = {"name": name, "datatype": dtype.datatype, "shape": array.shape}
         if is_binary:
-            parts.append(to_bytes(array, datatype))
+            parts.append(dtype.encode(array))
             output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
             flat = array.ravel()

@@ -16,20 +16,6 @@ from torch_estimator.serving.service import PredictionService
 
 Schema = dict[str, Any]
 
-_BYTES: Schema = {
-    "type": "object",
-    "properties": {"b64": {"type": "string", "contentEncoding": "base64", "pattern": "^([A-Za-z0-9+/]{4})*$"}},
-    "required": ["b64"],
-    "additionalProperties": False,
-}
-_SCALARS: Mapping[str, Schema] = {
-    "DT_STRING": {"type": "string"},
-    "DT_FLOAT": {"type": "number"},
-    "DT_DOUBLE": {"type": "number"},
-    "DT_INT32": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
-    "DT_INT64": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-    "DT_BOOL": {"type": "boolean"},
-}
 _PROBLEMS = {
     400: "The request is wrong; the sentence names the instance and the input.",
     401: "The request needs a token.",
@@ -42,14 +28,6 @@ _PROBLEMS = {
     504: "The request has waited for too long.",
 }
 _OF_PREDICTION = (400, 401, 404, 408, 413, 415, 429, 504)
-_DATATYPES = {
-    "DT_STRING": "BYTES",
-    "DT_FLOAT": "FP32",
-    "DT_DOUBLE": "FP64",
-    "DT_INT32": "INT32",
-    "DT_INT64": "INT64",
-    "DT_BOOL": "BOOL",
-}
 _VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
 _LABEL = {"name": "label", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
@@ -151,7 +129,7 @@ def _infer_request(signature: Signature) -> Schema:
     for name, info in signature.inputs.items():
         fields: dict[str, Schema] = {
             "name": {"const": name},
-            "datatype": {"const": _DATATYPES[info.dtype]},
+            "datatype": {"const": info.type.datatype},
             "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
             "data": {"type": "array"},
         }
@@ -224,17 +202,13 @@ def _inputs(signature: Signature) -> Schema:
 
 def _row(info: TensorInfo, *, is_input: bool) -> Schema:
     """Return the schema of an input's or output's value for one row."""
-    scalar = _SCALARS[info.dtype]
-    if is_input and info.dtype == "DT_STRING":
-        scalar = {"anyOf": [scalar, _BYTES]}
-    if not is_input and info.dtype == "DT_STRING":
-        scalar = {"type": ["string", "object"]}
+    scalar = info.type.schema(is_input=is_input)
     schema = scalar
     for size in reversed(info.shape[1:]):
         schema = {"type": "array", "items": schema}
         if size >= 0:
             schema |= {"minItems": size, "maxItems": size}
-    if is_input and info.shape[1:] in ((), (1,), (-1,)):
+    if is_input and (info.is_single or info.holds_lists):
         # A single value may be given bare, and as a list.
         alternative = {"type": "array", "items": scalar, "minItems": 1, "maxItems": 1}
         return {"anyOf": [scalar, schema if info.holds_lists else alternative]}

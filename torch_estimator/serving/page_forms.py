@@ -17,15 +17,6 @@ from torch_estimator.export.instances import bare_value, decoded
 from torch_estimator.export.signatures import Signature, TensorInfo
 from torch_estimator.json_text import parse_json, shortened
 
-_TYPES = {
-    "DT_STRING": "string",
-    "DT_FLOAT": "float",
-    "DT_DOUBLE": "double",
-    "DT_INT64": "int64",
-    "DT_INT32": "int32",
-    "DT_BOOL": "bool",
-}
-
 _MOST_BARS = 10
 _MOST_SHOWN = 300
 
@@ -84,7 +75,7 @@ def type_of(info: TensorInfo) -> str:
     >>> type_of(TensorInfo(dtype="DT_FLOAT", shape=(-1, 3), tensor="x"))
     'float [3]'
     """
-    name = _TYPES[info.dtype]
+    name = info.dtype.removeprefix("DT_").lower()
     if info.holds_lists:
         return f"list of {name}"
     sizes = [size for size in info.shape[1:] if size != 1]
@@ -114,7 +105,7 @@ def texts_in(fields: list[Field], texts: Mapping[str, str]) -> list[Field]:
 
 
 def _kind(info: TensorInfo, *, is_only: bool) -> str:
-    if not _is_single(info):
+    if not info.is_single:
         return "json"
     if info.dtype == "DT_BOOL":
         return "bool"
@@ -124,12 +115,8 @@ def _kind(info: TensorInfo, *, is_only: bool) -> str:
     return "long" if is_only else "text"
 
 
-def _is_single(info: TensorInfo) -> bool:
-    return not info.holds_lists and all(size == 1 for size in info.shape[1:])
-
-
 def _text(value: Any, info: TensorInfo) -> str:
-    if isinstance(value, str) and _is_single(info):
+    if isinstance(value, str) and info.is_single:
         return value
     if value is None:
         return ""
@@ -161,7 +148,7 @@ def read_instance(signature: Signature, texts: Mapping[str, str]) -> dict[str, A
 
 def _value(text: str, info: TensorInfo, name: str) -> Any:
     wanted = type_of(info)
-    if not _is_single(info):
+    if not info.is_single:
         try:
             # An empty field is an empty list.
             value = parse_json(text) if text.strip() else []
@@ -170,19 +157,9 @@ def _value(text: str, info: TensorInfo, name: str) -> Any:
                 f"Input {name} is a {wanted}; write it as JSON, such as [1, 2], not {shortened(text)}."
             ) from error
         return value
-    if info.dtype == "DT_STRING":
-        return _bytes(text, name) if text.startswith('{"b64"') else text
-    word = text.strip()
-    if info.dtype == "DT_BOOL":
-        if word not in ("true", "false"):
-            raise InvalidValueError(f"Input {name} must be true or false, but got {shortened(text)}.")
-        return word == "true"
-    try:
-        return float(word) if info.dtype in ("DT_FLOAT", "DT_DOUBLE") else int(word)
-    except ValueError:
-        number = "a number" if info.dtype in ("DT_FLOAT", "DT_DOUBLE") else "a whole number"
-        got = f"got {shortened(text)}" if word else "its field is empty"
-        raise InvalidValueError(f"Input {name} must be {number}, but {got}.") from None
+    if info.dtype == "DT_STRING" and text.startswith('{"b64"'):
+        return _bytes(text, name)
+    return info.type.parse(name, text)
 
 
 def _bytes(text: str, name: str) -> Any:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import orjson
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.feeds import all_texts
+from torch_estimator.export.dtypes import all_texts
 from torch_estimator.export.instances import InstanceError, bare_value, decoded, to_columns, to_example
 from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
 from torch_estimator.json_text import parse_json, shortened

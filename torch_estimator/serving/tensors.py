@@ -23,24 +23,6 @@ from torch_estimator.json_text import shortened
 from torch_estimator.serving.batcher import Columns
 from torch_estimator.serving.errors import RequestError
 
-DATATYPES = {
-    "DT_STRING": "BYTES",
-    "DT_FLOAT": "FP32",
-    "DT_DOUBLE": "FP64",
-    "DT_INT32": "INT32",
-    "DT_INT64": "INT64",
-    "DT_BOOL": "BOOL",
-}
-"""The protocol's name of each type of a signature."""
-
-_NUMPY_TYPES: dict[str, np.dtype[Any]] = {
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "BOOL": np.dtype("u1"),
-}
-
 _LENGTH = struct.Struct("<I")
 
 # Lists of different lengths can only be run together if they are lists, and it takes long to make many of them.
@@ -85,8 +67,7 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature, *, as_tex
             raise RequestError(400, f"Unexpected tensor name: {shortened(name)}; {signature.inputs_near(name)}")
         if name in columns:
             raise RequestError(400, f"Input {name} is given twice.")
-        if tensor.datatype != DATATYPES[info.dtype]:
-            wanted = DATATYPES[info.dtype]
+        if tensor.datatype != (wanted := info.type.datatype):
             raise RequestError(400, f"Input {name} has the datatype {wanted}, not {shortened(tensor.datatype)}.")
         if len(shape) == len(info.shape) == 1 and type(shape[0]) is int and 0 <= shape[0] < 2**63:
             # The usual case, checked faster.
@@ -126,7 +107,7 @@ def _count(name: str, shape: Sequence[int], info: TensorInfo) -> int:
     if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
         raise _wrong_shape(name, shape, info)
     given = tuple(shape[1:])
-    if _is_single(info):
+    if info.is_single:
         fits = given in ((), (1,))
     elif info.holds_lists:
         fits = len(given) < 2
@@ -137,11 +118,6 @@ def _count(name: str, shape: Sequence[int], info: TensorInfo) -> int:
     if not fits:
         raise _wrong_shape(name, shape, info)
     return math.prod(shape)
-
-
-def _is_single(info: TensorInfo) -> bool:
-    """Return whether the rows are single values. They may be given as ``[rows]`` or as ``[rows, 1]``."""
-    return len(info.shape) == 1 or info.shape[1:] == (1,)
 
 
 def _wrong_shape(name: str, shape: Sequence[int], info: TensorInfo) -> RequestError:
@@ -168,7 +144,7 @@ def _column(tensor: InputTensor, info: TensorInfo, count: int, *, as_text: bool)
                 400,
                 f"Input {tensor.name} has {len(elements)} elements, but its shape {list(tensor.shape)} has {count}.",
             )
-    if _is_single(info):
+    if info.is_single:
         return elements
     for size in reversed(tensor.shape[1:]):
         elements = [elements[at : at + size] for at in range(0, len(elements), size)] if size else []
@@ -185,7 +161,7 @@ def _flat(data: list[Any], most_depth: int) -> list[Any]:
 
 
 def _numbers(tensor: InputTensor, data: bytes, info: TensorInfo, count: int) -> Any:
-    dtype = _NUMPY_TYPES[tensor.datatype]
+    dtype = info.type.wire
     if len(data) != count * dtype.itemsize:
         raise RequestError(
             400,
@@ -193,11 +169,9 @@ def _numbers(tensor: InputTensor, data: bytes, info: TensorInfo, count: int) -> 
             f"{count * dtype.itemsize}.",
         )
     array: npt.NDArray[Any] = np.frombuffer(data, dtype)
-    if tensor.datatype == "BOOL":
-        if array.max(initial=0) > 1:
-            raise RequestError(400, f"Input {tensor.name} has the byte {array.max()}; a BOOL is 0 or 1.")
-        array = array.view(np.bool_)
-    if _is_single(info):
+    if tensor.datatype == "BOOL" and (largest := array.view(np.uint8).max(initial=0)) > 1:
+        raise RequestError(400, f"Input {tensor.name} has the byte {largest}; a BOOL is 0 or 1.")
+    if info.is_single:
         # All requests have the same shape here, so that they can be run together.
         return array
     array = array.reshape(tensor.shape)
@@ -228,7 +202,7 @@ def texts_of(elements: Sequence[bytes], name: str) -> list[str]:
 
 
 def split_bytes(data: bytes, count: int, name: str) -> list[bytes]:
-    """Return the elements of a BYTES tensor in binary form.
+    r"""Return the elements of a BYTES tensor in binary form.
 
     Args:
         data: The binary form.
@@ -238,7 +212,7 @@ def split_bytes(data: bytes, count: int, name: str) -> list[bytes]:
     Raises:
         RequestError: There are more or fewer elements.
 
-    >>> split_bytes(joined_bytes(["a", "bc"]), 2, "word")
+    >>> split_bytes(b"\x01\x00\x00\x00a\x02\x00\x00\x00bc", 2, "word")
     [b'a', b'bc']
     """
     end = len(data)
@@ -255,25 +229,3 @@ def split_bytes(data: bytes, count: int, name: str) -> list[bytes]:
     if at != end:
         raise RequestError(400, f"Input {name} has {end - at} bytes after its {count} elements.")
     return elements
-
-
-def joined_bytes(texts: Iterable[str]) -> bytes:
-    r"""Return the elements of a BYTES tensor in binary form.
-
-    >>> joined_bytes(["a", "bc"])
-    b'\x01\x00\x00\x00a\x02\x00\x00\x00bc'
-    """
-    encoded = [text.encode() for text in texts]
-    return b"".join([part for text in encoded for part in (_LENGTH.pack(len(text)), text)])
-
-
-def to_bytes(array: npt.NDArray[Any], datatype: str) -> bytes:
-    """Return an output in binary form.
-
-    Args:
-        array: The output.
-        datatype: Its datatype.
-    """
-    if datatype == "BYTES":
-        return joined_bytes(array.ravel().tolist())
-    return array.astype(_NUMPY_TYPES[datatype], copy=False).tobytes()

@@ -10,20 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_estimator.errors import DataError
-from torch_estimator.export.feeds import PADDING
-from torch_estimator.export.signatures import NUMPY_TYPES, TensorInfo
+from torch_estimator.export.dtypes import Integers
+from torch_estimator.export.signatures import TensorInfo
 from torch_estimator.json_text import shortened
 from torch_estimator.serving.batch_prediction.columns import Array, Texts, from_numpy
-
-_WANTED = {"DT_STRING": "strings", "DT_FLOAT": "numbers", "DT_DOUBLE": "numbers", "DT_BOOL": "booleans"}
-_ARROW_TYPES = {
-    "DT_FLOAT": pa.float32(),
-    "DT_DOUBLE": pa.float64(),
-    "DT_INT64": pa.int64(),
-    "DT_INT32": pa.int32(),
-    "DT_BOOL": pa.bool_(),
-}
-
 
 Column = Array | Texts | list[Any]
 """Values of an input, one per row: an array, strings, or Python values."""
@@ -108,22 +98,21 @@ def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dic
     if info.default is None and array.null_count:
         reasons = dict.fromkeys(_places(array.is_null()), f"Input {name} is missing.")
     if pa.types.is_string(array.type):
-        array, wrong = _parsed(array, _ARROW_TYPES[info.dtype])
-        wanted = _WANTED.get(info.dtype, "integers")
-        reasons |= {row: f"Input {name} takes {wanted}, but has {shortened(text)}." for row, text in wrong.items()}
-    dtype = np.dtype(NUMPY_TYPES[info.dtype])
+        array, wrong = _parsed(array, pa.from_numpy_dtype(info.type.numpy))
+        reasons |= {
+            row: f"Input {name} takes {info.type.wanted}, but has {shortened(text)}." for row, text in wrong.items()
+        }
+    dtype = info.type.numpy
     default = 0 if info.default is None else _one(info.default)
     if pa.types.is_boolean(array.type):
         return _filled(array.cast(pa.int8()), default).astype(np.bool_), reasons
     values = _filled(array, default) if array.type != pa.float16() else _filled(array.cast(pa.float32()), default)
-    if dtype.kind == "i" and values.dtype != dtype:
+    if isinstance(info.type, Integers) and values.dtype != dtype:
         limits = np.iinfo(dtype)
         # A comparison of unsigned integers with negative limits would be made in floats, so compare with 0 there.
         least = max(limits.min, 0) if values.dtype.kind == "u" else limits.min
         for row in np.flatnonzero((values < least) | (values > limits.max)).tolist():
-            reasons.setdefault(
-                row, f"Input {name} takes integers, but has {values[row]}, which does not fit into {dtype.name}."
-            )
+            reasons.setdefault(row, str(info.type.too_large(name, values[row])))
     with np.errstate(over="ignore"):
         return values.astype(dtype, copy=False), reasons
 
@@ -153,7 +142,7 @@ def lists_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Column, dict
             if not wrong:
                 return numbers.reshape(len(array), size), {}
     rows: list[Any] = array.to_pylist()
-    default = info.default if info.default is not None else [PADDING[info.dtype]] * (0 if info.holds_lists else size)
+    default = info.default if info.default is not None else [info.type.padding] * (0 if info.holds_lists else size)
     return [default if row is None else row for row in rows], reasons
 
 
@@ -164,26 +153,22 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
         DataError: It cannot.
     """
     given = kind
-    takes_lists = len(info.shape) > 1 and info.shape[1:] != (1,)
+    takes_lists = not info.is_single
     for _ in info.shape[1:] if takes_lists else ():
         if not is_list(given):
             break
         given = given.value_type
-    is_integer, is_float = pa.types.is_integer(given), pa.types.is_floating(given)
     if info.dtype == "DT_STRING":
         plain = given.value_type if pa.types.is_dictionary(given) else given
         fits = pa.types.is_string(plain) or pa.types.is_large_string(plain)
-    elif info.dtype == "DT_BOOL":
-        fits = pa.types.is_boolean(given)
     else:
-        fits = is_integer or (is_float and info.dtype in ("DT_FLOAT", "DT_DOUBLE"))
+        is_number = pa.types.is_integer(given) or pa.types.is_floating(given) or pa.types.is_boolean(given)
+        fits = is_number and np.dtype(given.to_pandas_dtype()).kind in info.type.kinds
     # pyarrow writes a column without any value as a column of nulls.
     fits = fits or (pa.types.is_null(kind) and not takes_lists)
     if not fits or (takes_lists and not is_list(kind)):
-        wanted = _WANTED.get(info.dtype, "integers")
-        raise DataError(
-            f"{where}: column {name!r} holds {kind}, but the input takes {'lists of ' if takes_lists else ''}{wanted}."
-        )
+        wanted = f"{'lists of ' if takes_lists else ''}{info.type.wanted}"
+        raise DataError(f"{where}: column {name!r} holds {kind}, but the input takes {wanted}.")
 
 
 def is_list(kind: pa.DataType) -> bool:
