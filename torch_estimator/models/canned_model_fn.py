@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar, get_args
 
-import torch
-
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
@@ -133,6 +131,8 @@ def canned_model_fn(
     Raises:
         InvalidValueError, InvalidTypeError: A column does not fit its part, or an optimizer is unknown.
     """
+    if wide is None and deep is None:
+        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
     # Build the transform once and discard it, so that wrong columns are reported now instead of at the first training.
     _transform(wide, deep)
     parts = {prefix: part for prefix, part in (("linear.", wide), ("dnn.", deep)) if part is not None}
@@ -195,27 +195,27 @@ class Wide:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Deep:
     """Settings of a model's deep part: hidden layers on feature columns.
 
     Args:
-        columns: Feature columns of the part.
         hidden_units: Number of outputs of each hidden layer.
+        columns: Feature columns of the part.
         optimizer: Name of an optimizer, or a function from named parameters to an optimizer.
-        learning_rate: Learning rate of an optimizer that is given by name; None for the generation's own.
         activation_fn: Activation after each hidden layer.
         dropout: Probability of dropping a hidden unit in training, or None.
         batch_norm: Whether the output of each hidden layer is normalized.
+        learning_rate: Learning rate of an optimizer that is given by name; None for the generation's own.
     """
 
-    columns: Sequence[Any]
     hidden_units: Sequence[int]
+    columns: Sequence[Any]
     optimizer: OptimizerArgument
-    learning_rate: float | None
-    activation_fn: Activation = torch.relu
-    dropout: float | None = None
-    batch_norm: bool = False
+    activation_fn: Activation
+    dropout: float | None
+    batch_norm: bool
+    learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         _check_not_empty(self.columns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,9 @@ from torch_estimator.models.canned_model_fn import (
     premade,
     regressor_head,
 )
-from torch_estimator.models.generations import V1, Generation, OptimizerArgument
+from torch_estimator.models.generations import V1, OptimizerArgument
 from torch_estimator.networks import Activation
 from torch_estimator.run_config import RunConfig
-from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
 _COLUMNS = "Numeric, bucketized, indicator and embedding columns."
@@ -69,17 +68,9 @@ class DNNClassifier(Estimator):
         batch_norm: bool = False,
     ) -> None:
         head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation)
-        model_fn = _model_fn(
-            head,
-            hidden_units,
-            feature_columns,
-            optimizer,
-            activation_fn,
-            dropout,
-            batch_norm,
-            self._generation,
-            loss_reduction,
-        )
+        columns = as_columns(feature_columns)
+        deep = Deep(hidden_units, columns, optimizer, activation_fn, dropout, batch_norm)
+        model_fn = canned_model_fn(head, self._generation, loss_reduction, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
@@ -117,17 +108,9 @@ class DNNRegressor(Estimator):
         batch_norm: bool = False,
     ) -> None:
         head = regressor_head(label_dimension, weight_column, loss_reduction)
-        model_fn = _model_fn(
-            head,
-            hidden_units,
-            feature_columns,
-            optimizer,
-            activation_fn,
-            dropout,
-            batch_norm,
-            self._generation,
-            loss_reduction,
-        )
+        columns = as_columns(feature_columns)
+        deep = Deep(hidden_units, columns, optimizer, activation_fn, dropout, batch_norm)
+        model_fn = canned_model_fn(head, self._generation, loss_reduction, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
@@ -162,31 +145,7 @@ class DNNEstimator(Estimator):
         batch_norm: bool = False,
     ) -> None:
         check_head(head)
-        model_fn = _model_fn(
-            head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm, self._generation, None
-        )
+        columns = as_columns(feature_columns)
+        deep = Deep(hidden_units, columns, optimizer, activation_fn, dropout, batch_norm)
+        model_fn = canned_model_fn(head, self._generation, None, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
-
-
-def _model_fn(
-    head: Head,
-    hidden_units: Sequence[int],
-    feature_columns: Iterable[Any],
-    optimizer: OptimizerArgument,
-    activation_fn: Activation,
-    dropout: float | None,
-    batch_norm: bool,
-    generation: Generation,
-    loss_reduction: LossReduction | str | None,
-) -> Callable[..., EstimatorSpec]:
-    """Return the ``model_fn`` of a deep model with the defaults of a generation; see `canned_model_fn`."""
-    deep = Deep(
-        columns=as_columns(feature_columns),
-        hidden_units=hidden_units,
-        optimizer=optimizer,
-        learning_rate=None,
-        activation_fn=activation_fn,
-        dropout=dropout,
-        batch_norm=batch_norm,
-    )
-    return canned_model_fn(head, generation, loss_reduction, deep=deep)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,9 @@ from torch_estimator.models.canned_model_fn import (
     premade,
     regressor_head,
 )
-from torch_estimator.models.generations import V1, Generation, OptimizerArgument
+from torch_estimator.models.generations import V1, OptimizerArgument
 from torch_estimator.networks import Activation
 from torch_estimator.run_config import RunConfig
-from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
 _LINEAR_LEARNING_RATE = 0.005
@@ -75,20 +74,10 @@ class DNNLinearCombinedClassifier(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        model_fn = _model_fn(
-            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation),
-            linear_feature_columns,
-            linear_optimizer,
-            linear_sparse_combiner,
-            dnn_feature_columns,
-            dnn_optimizer,
-            dnn_hidden_units,
-            dnn_activation_fn,
-            dnn_dropout,
-            batch_norm,
-            self._generation,
-            loss_reduction,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction, self._generation)
+        wide = _wide(linear_feature_columns, linear_optimizer, linear_sparse_combiner)
+        deep = _deep(dnn_hidden_units, dnn_feature_columns, dnn_optimizer, dnn_activation_fn, dnn_dropout, batch_norm)
+        model_fn = canned_model_fn(head, self._generation, loss_reduction, wide=wide, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
@@ -132,20 +121,10 @@ class DNNLinearCombinedRegressor(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        model_fn = _model_fn(
-            regressor_head(label_dimension, weight_column, loss_reduction),
-            linear_feature_columns,
-            linear_optimizer,
-            linear_sparse_combiner,
-            dnn_feature_columns,
-            dnn_optimizer,
-            dnn_hidden_units,
-            dnn_activation_fn,
-            dnn_dropout,
-            batch_norm,
-            self._generation,
-            loss_reduction,
-        )
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        wide = _wide(linear_feature_columns, linear_optimizer, linear_sparse_combiner)
+        deep = _deep(dnn_hidden_units, dnn_feature_columns, dnn_optimizer, dnn_activation_fn, dnn_dropout, batch_norm)
+        model_fn = canned_model_fn(head, self._generation, loss_reduction, wide=wide, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
@@ -187,59 +166,32 @@ class DNNLinearCombinedEstimator(Estimator):
         linear_sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        model_fn = _model_fn(
-            check_head(head),
-            linear_feature_columns,
-            linear_optimizer,
-            linear_sparse_combiner,
-            dnn_feature_columns,
-            dnn_optimizer,
-            dnn_hidden_units,
-            dnn_activation_fn,
-            dnn_dropout,
-            batch_norm,
-            self._generation,
-            None,
-        )
+        check_head(head)
+        wide = _wide(linear_feature_columns, linear_optimizer, linear_sparse_combiner)
+        deep = _deep(dnn_hidden_units, dnn_feature_columns, dnn_optimizer, dnn_activation_fn, dnn_dropout, batch_norm)
+        model_fn = canned_model_fn(head, self._generation, None, wide=wide, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
-def _model_fn(
-    head: Head,
-    linear_feature_columns: Iterable[Any] | None,
-    linear_optimizer: OptimizerArgument,
-    linear_sparse_combiner: Combiner,
-    dnn_feature_columns: Iterable[Any] | None,
-    dnn_optimizer: OptimizerArgument,
-    dnn_hidden_units: Sequence[int] | None,
-    dnn_activation_fn: Activation,
-    dnn_dropout: float | None,
+def _wide(columns: Iterable[Any] | None, optimizer: OptimizerArgument, sparse_combiner: Combiner) -> Wide | None:
+    columns = as_columns(columns)
+    if not columns:
+        return None
+    rate = min(_LINEAR_LEARNING_RATE, one_over_root(columns))
+    return Wide(columns=columns, optimizer=optimizer, learning_rate=rate, sparse_combiner=sparse_combiner)
+
+
+def _deep(
+    hidden_units: Sequence[int] | None,
+    columns: Iterable[Any] | None,
+    optimizer: OptimizerArgument,
+    activation_fn: Activation,
+    dropout: float | None,
     batch_norm: bool,
-    generation: Generation,
-    loss_reduction: LossReduction | str | None,
-) -> Callable[..., EstimatorSpec]:
-    """Return the ``model_fn`` of a wide and deep model with the defaults of a generation; see `canned_model_fn`."""
-    linear_columns, dnn_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
-    if not linear_columns and not dnn_columns:
-        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
-    if dnn_columns and not dnn_hidden_units:
+) -> Deep | None:
+    columns = as_columns(columns)
+    if not columns:
+        return None
+    if not hidden_units:
         raise InvalidValueError("dnn_feature_columns need dnn_hidden_units, the outputs of each hidden layer.")
-    wide = deep = None
-    if linear_columns:
-        wide = Wide(
-            columns=linear_columns,
-            optimizer=linear_optimizer,
-            learning_rate=min(_LINEAR_LEARNING_RATE, one_over_root(linear_columns)),
-            sparse_combiner=linear_sparse_combiner,
-        )
-    if dnn_columns and dnn_hidden_units:
-        deep = Deep(
-            columns=dnn_columns,
-            hidden_units=dnn_hidden_units,
-            optimizer=dnn_optimizer,
-            learning_rate=_DNN_LEARNING_RATE,
-            activation_fn=dnn_activation_fn,
-            dropout=dnn_dropout,
-            batch_norm=batch_norm,
-        )
-    return canned_model_fn(head, generation, loss_reduction, wide=wide, deep=deep)
+    return Deep(hidden_units, columns, optimizer, activation_fn, dropout, batch_norm, _DNN_LEARNING_RATE)
