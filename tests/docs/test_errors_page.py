@@ -22,9 +22,9 @@ import torch_estimator as te
 from tests.checkpoint.tensorflow_checkpoints import FOLDER
 from tests.docs.pages import ROOT, blocks
 from torch_estimator import feature_column as fc
+from torch_estimator.batch_prediction.inputs import format_of
 from torch_estimator.data import Dataset
 from torch_estimator.registry import Registry
-from torch_estimator.serving.batch_prediction.inputs import format_of
 
 MESSAGES = [block.code.strip() for block in blocks(ROOT / "docs" / "errors.md") if block.language == "text"]
 

@@ -36,8 +36,8 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Predict, and print a summary."""
     # Import here, because the other commands do not need Arrow.
+    from torch_estimator.batch_prediction.job import BatchOptions, predict_files
     from torch_estimator.log import set_up_logging
-    from torch_estimator.serving.batch_prediction.job import BatchOptions, predict_files
 
     set_up_logging()
     summary = predict_files(

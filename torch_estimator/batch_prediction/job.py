@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from torch_estimator import files
+from torch_estimator.batch_prediction.inputs import Chunk, InputFile, find_files, format_of, reader_for
+from torch_estimator.batch_prediction.shard import ShardFiles, ShardWriter, locked, writing
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.json_text import parse_json
-from torch_estimator.serving.batch_prediction.inputs import Chunk, InputFile, find_files, format_of, reader_for
-from torch_estimator.serving.batch_prediction.shard import ShardFiles, ShardWriter, locked, writing
 
 logger = logging.getLogger("torch_estimator")
 

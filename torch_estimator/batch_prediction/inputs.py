@@ -24,12 +24,8 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from torch_estimator import files
-from torch_estimator.errors import DataError, InvalidValueError, UserError
-from torch_estimator.export.instances import to_columns
-from torch_estimator.export.signatures import Signature
-from torch_estimator.json_text import parse_json, shortened
-from torch_estimator.serving.batch_prediction.columns import from_strings, one_array
-from torch_estimator.serving.batch_prediction.rows import (
+from torch_estimator.batch_prediction.columns import from_strings, one_array
+from torch_estimator.batch_prediction.rows import (
     Column,
     Rows,
     check_type,
@@ -38,6 +34,10 @@ from torch_estimator.serving.batch_prediction.rows import (
     numbers_of,
     texts_of,
 )
+from torch_estimator.errors import DataError, InvalidValueError, UserError
+from torch_estimator.export.instances import to_columns
+from torch_estimator.export.signatures import Signature
+from torch_estimator.json_text import parse_json, shortened
 
 # As in `torch_estimator.data.arrow`: Arrow must not turn SIGTERM into ArrowCancelled.
 pa.enable_signal_handlers(False)

@@ -26,15 +26,15 @@ from tests.export.models import Built, census_columns, model_of
 from tests.serving.row_graphs import BY_ROW, NOT_BY_ROW, write_graph
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
+from torch_estimator.batch_prediction import inputs, shard
+from torch_estimator.batch_prediction.encoded_model import EncodedModel
+from torch_estimator.batch_prediction.inputs import Chunk, CsvReader, JsonReader, ParquetReader
+from torch_estimator.batch_prediction.job import BatchOptions, Summary, predict_files
+from torch_estimator.batch_prediction.rows import Texts
 from torch_estimator.errors import DataError, ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.instances import to_rows
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
-from torch_estimator.serving.batch_prediction import inputs, shard
-from torch_estimator.serving.batch_prediction.encoded_model import EncodedModel
-from torch_estimator.serving.batch_prediction.inputs import Chunk, CsvReader, JsonReader, ParquetReader
-from torch_estimator.serving.batch_prediction.job import BatchOptions, Summary, predict_files
-from torch_estimator.serving.batch_prediction.rows import Texts
 
 WORDS = ["a", "b", "", "日本語", 'qu"ote', "never seen", "x" * 300]
 
@@ -334,7 +334,7 @@ def test_another_command_into_the_same_directory_is_refused(export: ExportedMode
 COMMAND = """
 import sys
 from torch_estimator.cli import main
-from torch_estimator.serving.batch_prediction import shard
+from torch_estimator.batch_prediction import shard
 shard._COMMIT_SECS = float(sys.argv.pop(1))
 sys.exit(main(sys.argv[1:]))
 """

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_estimator.batch_prediction.columns import Array, Texts, from_numpy
 from torch_estimator.errors import DataError
 from torch_estimator.export.dtypes import Integers
 from torch_estimator.export.signatures import TensorInfo
 from torch_estimator.json_text import shortened
-from torch_estimator.serving.batch_prediction.columns import Array, Texts, from_numpy
 
 Column = Array | Texts | list[Any]
 """Values of an input, one per row: an array, strings, or Python values."""
