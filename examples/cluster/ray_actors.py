@@ -26,7 +26,8 @@ from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WOR
 from torch_estimator.errors import ClusterError, UserError, exit_on_user_error
 from torch_estimator.launch.job import Job, Limits
 from torch_estimator.launch.layout import Layout, Program, free_ports
-from torch_estimator.launch.process import Child, Lines
+from torch_estimator.launch.lines import WriteLine
+from torch_estimator.processes.child import Child
 
 from ..options import at_least, positive
 
@@ -92,12 +93,12 @@ class Placed:
         roles: Actors by task.
         program: What they run.
         task: Which one.
-        lines: Not used.
+        write: Not used.
         on_end: Called from another thread with the exit status, that of a signal negative.
     """
 
     def __init__(
-        self, roles: Mapping[str, Any], program: Program, task: Task, lines: Lines, on_end: Callable[[int], None]
+        self, roles: Mapping[str, Any], program: Program, task: Task, write: WriteLine, on_end: Callable[[int], None]
     ) -> None:
         self._role = roles[str(task)]
         done: Future[int] = self._role.run.remote(program, os.getcwd(), task).future()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.launch.launched import Launched, wait_until
-from torch_estimator.launch import die_with_parent
 
 TWO = ("--distributed", "--worker-count", "1")
 HANG = """
@@ -137,12 +133,3 @@ def test_no_process_is_left_if_the_launcher_is_killed_while_it_starts_processes(
         wait_until(lambda job=job: bool(job.left()))
         job.process.kill()
         assert job.end() == -signal.SIGKILL
-
-
-def test_a_command_does_not_start_if_the_launcher_died_before_the_kernel_watched_it(tmp_path: Path) -> None:
-    began = tmp_path / "began"
-    command = [sys.executable, die_with_parent.__file__, "{}", sys.executable, "-c", f"open({str(began)!r}, 'w')"]
-    for parent, status in ((os.getpid() + 1, 1), (os.getpid(), 0)):
-        assert not began.exists()
-        assert subprocess.run([word.replace("{}", str(parent)) for word in command]).returncode == status
-    assert began.exists()

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-import queue
 import signal
-import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch_estimator import files
 from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
-from torch_estimator.launch.process import Lines, Output, Start
+from torch_estimator.launch.lines import LAUNCHER, Lines, Terminal, WriteLine
+from torch_estimator.launch.process import Start
 from torch_estimator.log import json_line, log_format
+from torch_estimator.processes.child import signal_name
+from torch_estimator.processes.events import Events
+from torch_estimator.processes.restarts import Restarts
 
-_NAME = "launcher"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Interval at which the job checks for a signal while it waits for the last lines of output.
 _POLL_SECS = 0.1
 # If a signal ends a process, shells report this number plus the number of the signal as its exit status.
@@ -36,6 +34,7 @@ class Limits:
         max_restarts: Number of restarts of each task.
         finish_secs: Time that the other tasks may take after the chief has finished successfully.
         stop_secs: Time that a process may take to exit after SIGTERM, before it gets SIGKILL.
+        forget_secs: A task that has run for this long before it failed has all its restarts again.
 
     Raises:
         InvalidValueError: A limit is negative or NaN.
@@ -44,12 +43,32 @@ class Limits:
     max_restarts: int = 3
     finish_secs: float = 600.0
     stop_secs: float = 10.0
+    forget_secs: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("max_restarts", "finish_secs", "stop_secs"):
+        for name in ("max_restarts", "finish_secs", "stop_secs", "forget_secs"):
             value = getattr(self, name)
             if not value >= 0:
                 raise InvalidValueError(f"{name} must be 0 or more, but got {value}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a job.
+
+    Attributes:
+        kind: A process was started or has exited, or the job began to stop all of them.
+        task: The task of the process; None for the job.
+        pid: Process id on this machine, if it has one.
+        status: Exit status of the process, negative for a signal, or the status that the job will have.
+        reason: Why the job ends, in a sentence.
+    """
+
+    kind: Literal["started", "exited", "ending"]
+    task: Task | None = None
+    pid: int | None = None
+    status: int | None = None
+    reason: str = ""
 
 
 class Job:
@@ -69,26 +88,37 @@ class Job:
 
     All events (exits, signals, failures of the output) go through one queue and are handled in the main thread.
     Processes are started in the main thread as well, since Linux ties the life of a child to the thread that started
-    it (see `torch_estimator.launch.die_with_parent`).
+    it (see `torch_estimator.processes.die_with_parent`).
 
     Args:
         start: Starts the process of a task.
         tasks: The tasks, a chief among them; each gets a process.
         limits: Limits on restarts and waiting.
+        lines: Takes the lines of all processes; None shows them on the terminal.
+        observe: Called in the main thread with each event.
         clock: Clock that returns seconds and never goes back.
     """
 
     def __init__(
-        self, start: Start, tasks: Sequence[Task], limits: Limits, *, clock: Callable[[], float] = time.monotonic
+        self,
+        start: Start,
+        tasks: Sequence[Task],
+        limits: Limits,
+        *,
+        lines: Lines | None = None,
+        observe: Callable[[Event], object] = lambda event: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start_process = start
         self._tasks = list(tasks)
         self._limits = limits
+        self._lines = Terminal(self._tasks) if lines is None else lines
+        self._observe = observe
         self._clock = clock
-        self._restarts = Counter[str]()
-        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._stderr = Output(sys.stderr, on_failure=self._on_output_failure)
-        self._stdout = Output(sys.stdout, other=self._stderr, on_failure=self._on_output_failure)
+        self._restarts = {
+            str(task): Restarts(most=limits.max_restarts, forget_secs=limits.forget_secs) for task in self._tasks
+        }
+        self._events = Events()
         self._output_error: OSError | None = None
         self._running: list[_TaskProcess] = []
         self._exited: list[_TaskProcess] = []
@@ -105,18 +135,20 @@ class Job:
             BrokenPipeError: The reader of the output is gone.
             UserError: The output cannot be written for another reason.
         """
-        with _signal_handler(lambda number: self._events.put(functools.partial(self._handle_signal, number))):
+        with self._events.on_signals(self._handle_signal):
             try:
                 self._start(self._tasks)
                 if len(self._tasks) > 1:
                     self._log(f"started {', '.join(process.with_pid() for process in self._running)}.")
                 while self._running:
-                    handle_event = self._next_event()
-                    handle_event()
+                    deadline = min(process.deadline for process in self._running)
+                    if not self._events.handle_one(max(0.0, deadline - self._clock())):
+                        self._handle_deadlines()
                 self._wait_for_lines()
             finally:
                 for process in self._running:
                     process.kill()
+        self._events.close()
         if isinstance(self._output_error, BrokenPipeError):
             raise self._output_error
         if self._output_error is not None:
@@ -127,32 +159,21 @@ class Job:
 
     def _start(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            process = _TaskProcess(task, self._start_process, self._lines(task), on_exit=self._on_exit)
+            write = functools.partial(self._write, task)
+            process = _TaskProcess(task, self._start_process, write, self._on_exit, started_at=self._clock())
             if self._finish_at is not None:
                 process.stop_by(self._finish_at)
             self._running.append(process)
-
-    def _lines(self, task: Task) -> Lines:
-        """Return where a task's output goes, and the prefix of its lines, which is empty without a cluster."""
-        name, color = str(task), self._tasks.index(task)
-        outputs = (self._stdout, self._stderr)
-        return [(output, output.prefix(name, color) if task.is_of_cluster else b"") for output in outputs]
-
-    def _next_event(self) -> Callable[[], None]:
-        """Wait for the next event or deadline; return the function that handles it."""
-        deadline = min(process.deadline for process in self._running)
-        try:
-            return self._events.get(timeout=min(max(0.0, deadline - self._clock()), threading.TIMEOUT_MAX))
-        except queue.Empty:
-            return self._handle_deadlines
+            self._observe(Event(kind="started", task=task, pid=process.pid))
 
     def _on_exit(self, process: _TaskProcess, status: int) -> None:
-        self._events.put(functools.partial(self._handle_exit, process, status))
+        self._events.put(lambda: self._handle_exit(process, status))
 
     def _handle_exit(self, process: _TaskProcess, status: int) -> None:
         self._running.remove(process)
         self._exited.append(process)
         task = process.task
+        self._observe(Event(kind="exited", task=task, pid=process.pid, status=status))
         if self._is_stopping:
             return
         if process.was_asked_to_stop:
@@ -197,18 +218,17 @@ class Job:
 
     def _restart_or_stop(self, process: _TaskProcess, status: int) -> None:
         """Restart a failed task, or stop the job if a restart would not help or no restart is left."""
-        failure, name = f"{process} {describe_status(status)}", str(process.task)
-        most = self._limits.max_restarts
+        failure, most = f"{process} {describe_status(status)}", self._limits.max_restarts
+        restarts = self._restarts[str(process.task)]
         if status == UserError.exit_status:
             self._stop(status, f"{failure}, an error of the user that a restart would repeat; ending the job.")
-        elif self._restarts[name] >= most:
+        elif restarts.next_pause(self._clock() - process.started_at) == math.inf:
             failure += f" and has no restart left (max_restarts={most})"
             self._stop(shell_status(status), f"{failure}; ending the job.")
         else:
-            self._restarts[name] += 1
             self._start([process.task])
             started = self._running[-1].with_pid()
-            self._log(f"{failure}; started {started} again, restart {self._restarts[name]} of {most}.")
+            self._log(f"{failure}; started {started} again, restart {restarts.made} of {most}.")
 
     def _handle_deadlines(self) -> None:
         """Send SIGTERM to processes that did not finish in time, and SIGKILL to those that did not exit after it."""
@@ -232,27 +252,33 @@ class Job:
         self._was_interrupted = True
         self._stop(shell_status(-number), f"interrupted; stopping {_names(self._running)}.")
 
-    def _on_output_failure(self, error: OSError) -> None:
-        self._output_error = error
-        self._events.put(functools.partial(self._stop, 1, "the output cannot be written; ending the job."))
-
     def _stop(self, status: int, reason: str) -> None:
         """Send SIGTERM to all processes and make `status` the exit status of the job."""
         self._status, self._is_stopping = status, True
         for process in self._running:
             if not process.was_asked_to_stop:
                 process.stop_or_kill(self._clock(), self._limits.stop_secs)
+        self._observe(Event(kind="ending", status=status, reason=reason))
         self._log(reason)
 
     def _wait_for_lines(self) -> None:
         for process in self._exited:
             # The reader of the output may be slow, so wait without a limit. A signal ends the wait.
-            while self._events.empty() and not process.wait_for_lines(_POLL_SECS):
+            while self._events.is_empty and not process.wait_for_lines(_POLL_SECS):
                 pass
 
     def _log(self, text: str) -> None:
-        line = json_line(text, process=_NAME) if log_format() == "json" else text
-        self._stderr.write_log(self._stderr.prefix(_NAME, len(self._tasks)), line.encode())
+        line = json_line(text, process=LAUNCHER) if log_format() == "json" else text
+        self._write(None, line.encode(), True)
+
+    def _write(self, task: Task | None, line: bytes, is_stderr: bool) -> None:
+        try:
+            self._lines.write(task, line, is_stderr)
+        except OSError as error:
+            if self._output_error is not None:
+                return
+            self._output_error = error
+            self._events.put(lambda: self._stop(1, "the output cannot be written; ending the job."))
 
 
 class _TaskProcess:
@@ -261,26 +287,41 @@ class _TaskProcess:
     Args:
         task: The task.
         start: Starts the process.
-        lines: Destination of its output.
+        write: Takes the lines that it prints.
         on_exit: Callback from another thread, with this object and the exit status (negative for a signal).
+        started_at: The time on the job's clock.
 
     Attributes:
         was_asked_to_stop: Whether the process got SIGTERM or SIGKILL from the job.
         deadline: When the process gets the next of these signals, on the job's clock; infinity for never.
     """
 
-    def __init__(self, task: Task, start: Start, lines: Lines, on_exit: Callable[[_TaskProcess, int], None]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        start: Start,
+        write: WriteLine,
+        on_exit: Callable[[_TaskProcess, int], None],
+        *,
+        started_at: float,
+    ) -> None:
         self.task = task
+        self.started_at = started_at
         self.was_asked_to_stop = False
         self.deadline = math.inf
-        self._process = start(task, lines, lambda status: on_exit(self, status))
+        self._process = start(task, write, lambda status: on_exit(self, status))
 
     def __str__(self) -> str:
         return str(self.task) if self.task.is_of_cluster else "the program"
 
+    @property
+    def pid(self) -> int | None:
+        """Process id, if it is on this machine."""
+        return self._process.pid
+
     def with_pid(self) -> str:
         """Return the name of the process and its process id, with which the user can look at it or stop it."""
-        return str(self) if self._process.pid is None else f"{self} (pid {self._process.pid})"
+        return str(self) if self.pid is None else f"{self} (pid {self.pid})"
 
     def stop_by(self, deadline: float) -> None:
         """Move the time at which the job sends the next signal to `deadline`, unless it is earlier already."""
@@ -316,8 +357,7 @@ def describe_status(status: int) -> str:
         return f"was preempted (status {status})"
     if status >= 0:
         return f"ended with status {status}"
-    names = {member.value: member.name for member in signal.Signals}
-    return f"was killed by {names.get(-status, f'signal {-status}')}"
+    return f"was killed by {signal_name(status)}"
 
 
 def shell_status(status: int) -> int:
@@ -327,23 +367,6 @@ def shell_status(status: int) -> int:
     (137, 3)
     """
     return _SIGNALLED - status if status < 0 else status
-
-
-@contextmanager
-def _signal_handler(handle: Callable[[int], None]) -> Iterator[None]:
-    """While the body runs, call `handle` with the number of each signal that asks the job to end.
-
-    Signals that are ignored, as SIGHUP is under nohup, stay ignored.
-    """
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    caught = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]
-    for number in caught:
-        signal.signal(number, lambda number, frame: handle(number))
-    try:
-        yield
-    finally:
-        for number in caught:
-            signal.signal(number, before[number])
 
 
 def _names(processes: Sequence[_TaskProcess]) -> str:

@@ -81,6 +81,7 @@ class Program:
         package_path: Folder of the package that contains the module. Imports start in its parent folder. None makes
             them start in the current folder.
         arguments: Command-line arguments of the module.
+        interpreter: The Python that runs it, as a path or a name.
         began: Start of the job in seconds since 1970. Restarted tasks read it from their environment, so that they can
             tell files of this job from files of an earlier one.
 
@@ -91,6 +92,7 @@ class Program:
     module_name: str
     package_path: str | None = None
     arguments: tuple[str, ...] = ()
+    interpreter: str = sys.executable
     began: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
@@ -124,8 +126,8 @@ class Program:
         """
         # Without -P, Python would look for modules in the current folder before it looks in `root`.
         if task.type == PARAMETER_SERVER:
-            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", "--serve-until-sigterm"]
-        return [sys.executable, "-P", "-m", self.module_name, *self.arguments]
+            return [self.interpreter, "-P", "-m", "torch_estimator.parameter_server", "--serve-until-sigterm"]
+        return [self.interpreter, "-P", "-m", self.module_name, *self.arguments]
 
     def environ(self, task: Task, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the environment of the process that runs `task`.

@@ -1,0 +1,62 @@
+"""Forked processes: their exit statuses, and which of them outlive this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from torch_estimator.processes.forked import fork
+
+
+@pytest.mark.parametrize("may_outlive", [False, True])
+def test_a_forked_child_reports_its_exit_status(may_outlive: bool) -> None:
+    child = fork(may_outlive=may_outlive)
+    if child is None:
+        os._exit(3 + (os.getpgid(0) == os.getpid()))
+    while not child.has_ended():
+        pass
+    assert child.status == 3 + may_outlive
+
+
+@pytest.mark.parametrize("may_outlive", [False, True])
+def test_a_forked_child_can_be_killed_at_once(may_outlive: bool) -> None:
+    child = fork(may_outlive=may_outlive)
+    if child is None:
+        time.sleep(1000)
+        os._exit(0)
+    child.kill()
+    assert child.status == -signal.SIGKILL
+    child.kill()
+
+
+def test_a_child_whose_status_others_have_collected_counts_as_ended() -> None:
+    child = fork()
+    if child is None:
+        os._exit(1)
+    os.waitpid(child.pid, 0)
+    assert child.has_ended()
+    assert child.status == 0
+
+
+@pytest.mark.parametrize("may_outlive", [False, True])
+def test_only_a_child_that_may_does_outlive_its_parent(may_outlive: bool) -> None:
+    reads, writes = os.pipe()
+    parent = fork()
+    if parent is None:
+        own = os.getpid()
+        if fork(may_outlive=may_outlive) is None:
+            os.write(writes, b"started\n")
+            while not may_outlive or os.getppid() == own:
+                time.sleep(0.001)
+            os.write(writes, b"outlived\n")
+        else:
+            time.sleep(1000)
+        os._exit(0)
+    os.close(writes)
+    with open(reads, "rb") as pipe:
+        assert pipe.readline() == b"started\n"
+        parent.kill()
+        assert pipe.read() == b"outlived\n" * may_outlive
