@@ -16,7 +16,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from torch_estimator.errors import INTERRUPTED
+from torch_estimator.processes.child import Child, signal_name
+from torch_estimator.processes.events import Events
+from torch_estimator.processes.restarts import Restarts
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 
@@ -39,8 +41,6 @@ _LONGEST_PAUSE_SECS = 30.0
 
 # Seconds beyond ``drain_secs`` until a node that does not end is killed.
 _KILL_SECS = 5.0
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run_in_parent(options: ServingOptions, listener: socket.socket, sentence: str) -> NoReturn:
@@ -136,7 +136,7 @@ class _Node:
 
     Attributes:
         slot: Its row of the scoreboard.
-        process: The process.
+        child: The process.
         pipe: Gets a line when it is ready or cannot serve.
         said: What has come through the pipe.
         ready_at: When it was ready; None before.
@@ -147,7 +147,7 @@ class _Node:
     """
 
     slot: int
-    process: subprocess.Popen[bytes]
+    child: Child
     pipe: int
     said: bytes = b""
     ready_at: float | None = None
@@ -157,7 +157,7 @@ class _Node:
     requests: float = 0.0
 
     def __str__(self) -> str:
-        return f"node {self.slot + 1} (process {self.process.pid})"
+        return f"node {self.slot + 1} (process {self.child.pid})"
 
 
 class Parent:
@@ -183,18 +183,15 @@ class Parent:
         self._nodes: list[_Node] = []
         self._wanted = options.least_nodes
         self._scaling = Scaling(options.least_nodes, options.most_nodes, options.idle_secs)
-        self._failures = 0
+        self._restarts = Restarts(longest_pause_secs=_LONGEST_PAUSE_SECS, forget_secs=_LONG_SECS)
         self._start_at = 0.0
         self._look_at = 0.0
         self._was_ready = False
-        self._signals: list[int] = []
         self._kill_at: float | None = None
         self._status = 0
+        self._events = Events()
         self._selector = selectors.DefaultSelector()
-        self._wake, wakes = socket.socketpair()
-        for end in (self._wake, wakes):
-            end.setblocking(False)
-        self._wakes = wakes
+        self._selector.register(self._events, selectors.EVENT_READ)
 
     def run(self) -> int:
         """Run nodes until a signal comes; return the exit status.
@@ -203,19 +200,13 @@ class Parent:
             2 if the models cannot be served at all, 1 if the first node has failed, 0 if SIGTERM came and everything
             was answered, and otherwise the negative number of the signal that ended the server.
         """
-        signal.set_wakeup_fd(self._wakes.fileno())
-        for number in _SIGNALS:
-            # nohup ignores SIGHUP, and a shell Ctrl-C of what it runs in the background. Leave it so.
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: self._signals.append(number))
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._listener.setblocking(False)
-        self._selector.register(self._wake, selectors.EVENT_READ)
-        while True:
-            self._handle_signals()
-            self._collect_ended()
-            if self._kill_at is not None and not self._nodes:
-                return self._status
+        with self._events.on_signals(self._handle_signal):
+            self._run()
+        return self._status
+
+    def _run(self) -> None:
+        while self._kill_at is None or self._nodes:
             now = time.monotonic()
             if self._kill_at is None:
                 self._measure_load(now)
@@ -225,13 +216,13 @@ class Parent:
                 self._kill_all()
             self._watch_listener()
             for key, _ in self._selector.select(self._sleep_secs(time.monotonic())):
-                if key.fileobj is self._wake:
-                    self._wake.recv(4096)
-                elif key.fileobj is self._listener:
+                if key.fileobj is self._listener:
                     self._wanted = 1
                     logger.info("A connection has come, and no node is there to take it.")
-                else:
+                elif key.fileobj is not self._events:
                     self._read_pipe(key.data)
+            while self._events.handle_one():
+                pass
 
     def close(self) -> None:
         """Remove the directory."""
@@ -275,20 +266,18 @@ class Parent:
         self._board.clear(slot)
         reads, writes = os.pipe()
         descriptor = self._listener.fileno()
-        process = subprocess.Popen(
+        child = Child(
             _python(
                 "torch_estimator.serving.worker", *map(str, (os.getpid(), slot, descriptor, writes)), self._directory
             ),
+            {**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._directory},
             pass_fds=(descriptor, writes),
-            stdin=subprocess.DEVNULL,
-            # Ctrl-C goes to all processes of a group. The parent gets it, and then has the nodes end.
-            process_group=0,
-            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._directory},
         )
         os.close(writes)
-        node = _Node(slot, process, reads)
+        node = _Node(slot, child, reads)
         self._nodes.append(node)
         self._selector.register(reads, selectors.EVENT_READ, node)
+        child.watch(lambda status: self._events.put(lambda: self._handle_exit(node, status)))
 
     def _read_pipe(self, node: _Node) -> None:
         """Read what a node says through its pipe."""
@@ -308,7 +297,7 @@ class Parent:
         self._was_ready = True
         logger.info("%s is ready.", str(node).capitalize())
         if node.is_ending:
-            node.process.terminate()
+            node.child.send(signal.SIGTERM)
 
     def _report_ready(self) -> None:
         if self._ready is not None and sum(node.ready_at is not None for node in self._nodes) >= self._wanted:
@@ -340,27 +329,23 @@ class Parent:
                     "%s has not been needed for %g s and ends.", str(node).capitalize(), self._options.idle_secs
                 )
                 node.is_ending = True
-                node.process.send_signal(signal.SIGUSR1)
+                node.child.send(signal.SIGUSR1)
 
     def _has_backlog(self) -> bool:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             return bool(selector.select(0))
 
-    def _collect_ended(self) -> None:
-        for node in list(self._nodes):
-            status = node.process.poll()
-            if status is None:
-                continue
-            if node.pipe >= 0:
-                self._read_pipe(node)
-            self._nodes.remove(node)
-            self._board.clear(node.slot)
-            self._remove_gauges(node.slot)
-            if node.is_ending:
-                self._log_end(node)
-            else:
-                self._replace(node, status)
+    def _handle_exit(self, node: _Node, status: int) -> None:
+        if node.pipe >= 0:
+            self._read_pipe(node)
+        self._nodes.remove(node)
+        self._board.clear(node.slot)
+        self._remove_gauges(node.slot)
+        if node.is_ending:
+            self._log_end(node)
+        else:
+            self._replace(node, status)
 
     def _log_end(self, node: _Node) -> None:
         if self._kill_at is None:
@@ -376,12 +361,9 @@ class Parent:
             print(f"estimator: error: {problem or 'a process has failed, as said above.'}", file=sys.stderr)
             self._end(status)
             return
-        if node.ready_at is not None and now - node.ready_at >= _LONG_SECS:
-            self._failures = 0
-        pause = min(_LONGEST_PAUSE_SECS, 2.0 ** (self._failures - 1)) if self._failures else 0.0
-        self._failures += 1
+        pause = self._restarts.next_pause(0.0 if node.ready_at is None else now - node.ready_at)
         self._start_at = now + pause
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
+        how = f"was killed by {signal_name(status)}" if status < 0 else f"has ended with status {status}"
         when = f"in {pause:g} s" if pause else "now"
         logger.error(
             "%s %s%s; starting another %s.", str(node).capitalize(), how, f" ({problem})" * bool(problem), when
@@ -393,14 +375,12 @@ class Parent:
             if entry.name.startswith("gauge_live") and entry.name.endswith(f"_{slot}.db"):
                 os.unlink(entry.path)
 
-    def _handle_signals(self) -> None:
-        while self._signals:
-            number = self._signals.pop(0)
-            if self._kill_at is None:
-                logger.info("The server answers what it has, and ends; a second signal ends it at once.")
-                self._end(0 if number == signal.SIGTERM else -number)
-            else:
-                self._kill_all()
+    def _handle_signal(self, number: int) -> None:
+        if self._kill_at is None:
+            logger.info("The server answers what it has, and ends; a second signal ends it at once.")
+            self._end(0 if number == signal.SIGTERM else -number)
+        else:
+            self._kill_all()
 
     def _end(self, status: int) -> None:
         """Have all nodes end, and then the parent."""
@@ -409,7 +389,7 @@ class Parent:
         for node in self._nodes:
             # One that is not ready yet is asked later: it may be there for a connection that waits.
             if node.ready_at is not None and not node.is_ending:
-                node.process.terminate()
+                node.child.send(signal.SIGTERM)
             node.is_ending = True
         self._watch_listener()
         self._listener.close()
@@ -417,7 +397,7 @@ class Parent:
     def _kill_all(self) -> None:
         self._status = self._status or -signal.SIGTERM
         for node in self._nodes:
-            node.process.kill()
+            node.child.send(signal.SIGKILL)
         self._kill_at = time.monotonic() + _KILL_SECS
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import os
 import resource
-import signal
 import socket
 import ssl
 import sys
@@ -34,8 +32,6 @@ BACKLOG = 4096
 
 _ALLOCATIONS_PER_COLLECTION = 50_000
 """Objects that are made before Python's garbage collector runs; by default 700, or 2,000 from Python 3.13 on."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def listen(options: ServingOptions) -> socket.socket:
@@ -181,7 +177,6 @@ def main(arguments: list[str]) -> int:
     """
     parent, slot, descriptor, pipe = map(int, arguments[:4])
     directory = arguments[4]
-    end_with_parent(parent)
     # Each node has a file of counters. It is named by the number of the node instead of the process, so that the next
     # process takes it over, and there are never more files than nodes.
     values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
@@ -198,18 +193,6 @@ def main(arguments: list[str]) -> int:
         os.write(pipe, f"{printable(str(error))}\n".encode())
         return UserError.exit_status
     return 0
-
-
-def end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent dies, even if that is killed.
-
-    Only Linux can do that. Elsewhere a node looks for its parent several times a second.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before the kernel was asked.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":
