@@ -18,7 +18,6 @@ process that has used CUDA cannot be forked.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -28,9 +27,8 @@ import sys
 import tempfile
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -41,10 +39,11 @@ from torch_estimator import errors
 from torch_estimator.cluster.task import REPLICA, Task
 from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
+from torch_estimator.processes.child import signal_name
+from torch_estimator.processes.forked import ForkedChild, fork
 
 logger = logging.getLogger("torch_estimator")
 
-_PR_SET_PDEATHSIG = 1
 _END_SECS = 30.0
 _POLL_SECS = 0.01
 
@@ -61,8 +60,7 @@ class ForkedReplicas:
     def __init__(self, devices: Sequence[str], purpose: str = "Training") -> None:
         self._devices = tuple(devices)
         self._purpose = purpose
-        self._children: dict[int, int] = {}
-        self._statuses: dict[int, int] = {}
+        self._children: dict[int, ForkedChild] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> ForkedReplicas:
@@ -98,8 +96,7 @@ class ForkedReplicas:
 
     def check(self) -> None:
         """Raise if another replica has failed, because it will never reply."""
-        self._reap()
-        if any(self._statuses.values()):
+        if any(child.has_ended() and child.status for child in self._children.values()):
             raise ClusterError("Another replica has failed; its log says why.")
 
     def _task(self, rank: int) -> Task:
@@ -124,23 +121,16 @@ class ForkedReplicas:
             raise _cuda_is_in_use()
 
     def _fork(self) -> None:
-        parent = os.getpid()
-        die_with_parent = _dying_with_parent()
         # Flush before forking; otherwise every process would print the text that is still in the buffers.
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(1, len(self._devices)):
-            with warnings.catch_warnings():
-                # Python 3.12 warns that a forked process lacks the threads of its parent. Ignore the warning, because
-                # the child needs none of these threads.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                child = os.fork()
-            if child:
+            child = fork()
+            if child is not None:
                 self._children[rank] = child
                 continue
             self.task = self._task(rank)
             self._children = {}
-            die_with_parent(parent)
             # Ignore Ctrl-C, which a terminal sends to all processes: the parent alone decides when the replicas end.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             logger.addFilter(_WarningsOfReplica(self.task))
@@ -175,13 +165,12 @@ class ForkedReplicas:
     def _wait_for_others(self) -> Exception | None:
         """Wait at most `_END_SECS` until all other replicas have ended; return the error of a failed one, or None."""
         deadline = time.monotonic() + _END_SECS
-        while len(self._statuses) < len(self._children) and time.monotonic() < deadline:
-            self._reap()
+        while self._running() and time.monotonic() < deadline:
             cause = self._cause()
             if cause is not None:
                 return cause
             time.sleep(_POLL_SECS)
-        for rank in self._children.keys() - self._statuses.keys():
+        for rank in self._running():
             logger.warning("replica %d has not ended within %d s after training; ending it.", rank, _END_SECS)
         return self._cause()
 
@@ -190,35 +179,23 @@ class ForkedReplicas:
             error_file = self._folder / f"{rank}.json"
             if error_file.exists():
                 return _error_of(rank, **json.loads(error_file.read_text()))
-        for rank, status in self._statuses.items():
-            if os.WIFSIGNALED(status):
-                name = signal.Signals(os.WTERMSIG(status)).name
+        for rank, child in self._children.items():
+            if child.status is not None and child.status < 0:
                 return PeerLost(
-                    f"replica {rank} was ended by {name}; start again, and training goes on from the last checkpoint.",
+                    f"replica {rank} was ended by {signal_name(child.status)}; start again, and training goes on from "
+                    "the last checkpoint.",
                     restart_all=True,
                 )
         return None
 
-    def _reap(self, options: int = os.WNOHANG) -> None:
-        """Collect the exit statuses of replicas that have ended."""
-        for rank, child in self._children.items():
-            if rank in self._statuses:
-                continue
-            try:
-                process, status = os.waitpid(child, options)
-            except ChildProcessError:
-                # The kernel keeps no exit statuses if the program ignores SIGCHLD. Count the replica as successful.
-                process, status = child, 0
-            if process:
-                self._statuses[rank] = status
+    def _running(self) -> list[int]:
+        """Return the ranks of the forked replicas that have not ended."""
+        return [rank for rank, child in self._children.items() if not child.has_ended()]
 
     def _clean_up(self) -> None:
         """Kill replicas that have not ended, and delete the temporary directory."""
-        for rank, child in self._children.items():
-            if rank not in self._statuses:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-        self._reap(0)
+        for child in self._children.values():
+            child.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -232,26 +209,6 @@ class _WarningsOfReplica(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg = f"{self._prefix}{record.msg}"
         return record.levelno >= logging.WARNING
-
-
-def _dying_with_parent() -> Callable[[int], None]:
-    """Return a function that makes the kernel kill the calling process when its parent ends.
-
-    A forked process calls the function with the process id of its parent. libc is loaded here, before the fork: loading
-    may need a lock that another thread holds, and in the child that thread does not exist. Only Linux can do this; on
-    other systems the function does nothing.
-    """
-    if sys.platform != "linux":
-        return lambda parent: None
-    prctl = ctypes.CDLL(None).prctl
-
-    def die_with(parent: int) -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # End now if the parent ended before the call above, since the kernel does not notice that.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return die_with
 
 
 def _as_json(error: BaseException) -> dict[str, str]:

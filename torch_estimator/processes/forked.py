@@ -23,8 +23,18 @@ class ForkedChild:
         self.status: int | None = None
         self._has_group = has_group
 
-    def has_ended(self, options: int = os.WNOHANG) -> bool:
+    def has_ended(self) -> bool:
         """Collect the exit status if the process has ended; return whether it has."""
+        return self._collect(os.WNOHANG)
+
+    def kill(self) -> None:
+        """Kill the process and its group, unless it has ended; collect its exit status."""
+        if not self.has_ended():
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if self._has_group else os.kill)(self.pid, signal.SIGKILL)
+            self._collect(0)
+
+    def _collect(self, options: int) -> bool:
         if self.status is None:
             try:
                 process, status = os.waitpid(self.pid, options)
@@ -34,13 +44,6 @@ class ForkedChild:
             if process:
                 self.status = os.waitstatus_to_exitcode(status)
         return self.status is not None
-
-    def kill(self) -> None:
-        """Kill the process and its group, unless it has ended; collect its exit status."""
-        if self.status is None:
-            with contextlib.suppress(ProcessLookupError):
-                (os.killpg if self._has_group else os.kill)(self.pid, signal.SIGKILL)
-            self.has_ended(0)
 
 
 def fork(*, may_outlive: bool = False) -> ForkedChild | None:
