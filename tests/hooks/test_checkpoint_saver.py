@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.losses import Losses
+from tests.train.losses import Losses
 from torch_estimator.hooks import CheckpointSaverListener, RunContext
 from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training

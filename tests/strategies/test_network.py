@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster_jobs import Process, ended
 from tests.jobs import checkpoint_steps
-from tests.network import ENTER, Network, why_not
+from tests.strategies.network import ENTER, Network, why_not
 
 # Trains until the file "enough" exists.
 PROGRAM = (

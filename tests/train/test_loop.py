@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests.losses import Losses
+from tests.train.losses import Losses
 from torch_estimator.errors import NanLossDuringTrainingError
 from torch_estimator.hooks import Hook, RunContext
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training

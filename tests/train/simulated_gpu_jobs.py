@@ -17,7 +17,7 @@ from torch import nn
 
 import torch_estimator as te
 from tests.jobs import variables
-from tests.simulated_gpu import NAME, READS, OnDevice, simulated_gpu
+from tests.train.simulated_gpu import NAME, READS, OnDevice, simulated_gpu
 from torch_estimator import feature_column as fc
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import SHARED
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def test_every_reference_file_is_read_by_a_test() -> None:
