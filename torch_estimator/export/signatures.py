@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
