@@ -224,6 +224,11 @@ PREDICT = ("signatures", "predict")
             {"tensor": "r", "fields_tensor": "f", "column_names": [], "fields": {"a": {"dtype": "DT_FLOAT"}}},
             "the CSV field 'a' is not in column_names",
         ),
+        (
+            ("csv",),
+            {"tensor": "r", "fields_tensor": "f", "column_names": ["a"], "fields": {"a": {"dtype": "DT_HALF"}}},
+            "KeyError: 'DT_HALF'",
+        ),
     ],
 )
 def test_a_damaged_description_is_named(

@@ -336,9 +336,10 @@ def _of_examples(column: str, feature: ServedFeature, examples: Examples, step_s
         return values.reshape(rows, *(feature.shape or (1,)))
     sizes = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
     lengths = examples.counts(column) // math.prod(sizes)
-    padding = np.nan if step_size and feature.dtype == "float32" else BY_COLUMN[feature.dtype].padding
+    dtype = BY_COLUMN[feature.dtype]
+    padding = np.nan if step_size and feature.dtype == "float32" else dtype.padding
     longest = max(int(lengths.max(initial=0)), step_size or 1)
-    tensor = np.full((rows, longest, *sizes), padding, dtype=object if is_text else feature.dtype)
+    tensor = np.full((rows, longest, *sizes), padding, dtype=dtype.numpy)
     tensor[np.arange(longest) < lengths[:, None]] = values.reshape(-1, *sizes)
     return tensor
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.signatures import ExampleFormat, Signature
 from torch_estimator.json_text import shortened
 from torch_estimator.tfrecord.encoder import encode_example
@@ -113,7 +114,7 @@ def to_example(instance: Mapping[str, Any], example_format: ExampleFormat) -> by
         field = example_format.fields.get(name)
         if field is not None and field.dtype != "string":
             array = np.asarray(value)
-            if array.size and array.dtype.kind not in ("iu" if field.dtype == "int64" else "iuf"):
+            if array.size and array.dtype.kind not in BY_COLUMN[field.dtype].kinds:
                 raise InvalidValueError(f"Input {name} takes values of {field.dtype}, but has {shortened(given)}.")
             value = array.astype(field.dtype)
         row[name] = value

@@ -106,6 +106,10 @@ class CsvField:
     dtype: str
     default: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"unknown type {self.dtype!r}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
