@@ -47,7 +47,8 @@ class StormCluster(Child):
 
     def __init__(self, options: Sequence[str], log: Path) -> None:
         command = [sys.executable, "-m", "torch_estimator.cli", "local", "train", *options]
-        super().__init__(command, log, {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"})
+        variables = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+        super().__init__(command, variables, log_file=log)
 
     def next_line(self, secs: float) -> Line | None:
         """The next line; None where there is none for so many seconds, or it is of no process.
@@ -91,5 +92,5 @@ class StormCluster(Child):
             return self.process.wait(_ENDING_SECS)
         except subprocess.TimeoutExpired:
             raise StormError(
-                f"the launcher had not ended {_ENDING_SECS:.0f} s after its last line; see {self.log}."
+                f"the launcher had not ended {_ENDING_SECS:.0f} s after its last line; see {self.log_file}."
             ) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import queue
 import shutil
 import subprocess
 import threading
@@ -24,16 +23,27 @@ class StormError(Exception):
 
 
 class Child:
-    """A process whose output is read as it comes, and kept in a log.
+    """A process whose output is read as it comes.
 
     Args:
         command: To run in the root of the repository.
-        log: File to which all lines are added, each with its time.
         variables: Environment variables beside those of this process.
+        log_file: File to which all lines are added, each with its time.
+        own_group: Whether Ctrl-C in a terminal does not reach the process.
+
+    Attributes:
+        lines: The time and the text of each line so far; guarded by `changed`.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
-        self.log = log
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        *,
+        log_file: Path | None = None,
+        own_group: bool = False,
+    ) -> None:
+        self.log_file = log_file
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -43,10 +53,14 @@ class Child:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            process_group=0 if own_group else None,
         )
-        self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.lines: list[tuple[float, str]] = []
+        self.changed = threading.Condition()
+        self.is_over = False
+        self._read_so_far = 0
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def read(self, secs: float) -> tuple[float, str] | None:
         """Return the time and the text of the next line, or None if none comes for so many seconds.
@@ -54,29 +68,34 @@ class Child:
         Raises:
             EOFError: The process and all that write to its output have ended.
         """
-        try:
-            line = self._lines.get(timeout=max(0.0, secs))
-        except queue.Empty:
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.lines) > self._read_so_far or self.is_over, max(0.0, secs))
+            if len(self.lines) > self._read_so_far:
+                self._read_so_far += 1
+                return self.lines[self._read_so_far - 1]
+            if self.is_over:
+                raise EOFError
             return None
-        if line is None:
-            raise EOFError
-        return line
 
     def close(self) -> None:
         """Kill the process if it still runs, and wait for the end of its output."""
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        self.reader.join()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout as output, self.log.open("a") as log:
+        with self.process.stdout as output, (self.log_file or Path(os.devnull)).open("a") as log:
             for text in output:
                 at = time.monotonic()
                 log.write(f"{at:.3f} {text}")
                 log.flush()
-                self._lines.put((at, text))
-        self._lines.put(None)
+                with self.changed:
+                    self.lines.append((at, text.rstrip("\n")))
+                    self.changed.notify_all()
+        with self.changed:
+            self.is_over = True
+            self.changed.notify_all()
 
 
 def existing(text: str) -> Path:

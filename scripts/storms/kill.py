@@ -108,7 +108,7 @@ class Job(Child):
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.started = time.monotonic()
         # Where a job changes from Python to a compiled step depends on what it finds here.
-        super().__init__(command, log, {DIRECTORY_VARIABLE: str(log.with_suffix(".cache"))})
+        super().__init__(command, {DIRECTORY_VARIABLE: str(log.with_suffix(".cache"))}, log_file=log)
 
     def saves(self) -> Iterator[tuple[float, int]]:
         """Yields the time and the step of every save as it begins, until the process ends."""
@@ -136,7 +136,7 @@ class Job(Child):
         status = self.process.wait()
         self.close()
         if status not in (0, -signal.SIGKILL):
-            raise StormError(f"the job ended with exit status {status}; its log is {self.log}.")
+            raise StormError(f"the job ended with exit status {status}; its log is {self.log_file}.")
         return status
 
 

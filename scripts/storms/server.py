@@ -6,16 +6,14 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from scripts.storms.common import StormError
+from scripts.storms.common import Child, StormError
 
 _URL = re.compile(r"Serving .* at (https?)://([^ ]+):(\d+)")
 _LONGEST_SECS = 60.0
@@ -26,7 +24,7 @@ class ServerError(StormError):
     """The server did not do what it had to in time."""
 
 
-class ServerProcess:
+class ServerProcess(Child):
     """A running `estimator serve`. As a context manager, it kills what is left of the server at the end.
 
     Args:
@@ -46,19 +44,7 @@ class ServerProcess:
         # A parent that is killed leaves its directory behind.
         self._temporary = tempfile.TemporaryDirectory()
         began = time.monotonic()
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,
-            env={**os.environ, "TMPDIR": self._temporary.name},
-        )
-        self._lines: list[str] = []
-        self._changed = threading.Condition()
-        self._is_over = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        super().__init__(command, {"TMPDIR": self._temporary.name}, own_group=True)
         try:
             found = _URL.search(self.wait_for_line(_URL.pattern))
         except ServerError:
@@ -79,18 +65,8 @@ class ServerProcess:
     @property
     def log(self) -> str:
         """What the server has written so far."""
-        with self._changed:
-            return "\n".join(self._lines)
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self._lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        with self.changed:
+            return "\n".join(text for _, text in self.lines)
 
     def wait_for_line(self, pattern: str, count: int = 1) -> str:
         """Wait until so many lines match a pattern; return the last of them.
@@ -100,10 +76,10 @@ class ServerProcess:
         """
 
         def found() -> list[str]:
-            return [line for line in self._lines if re.search(pattern, line)]
+            return [text for _, text in self.lines if re.search(pattern, text)]
 
-        with self._changed:
-            self._changed.wait_for(lambda: len(found()) >= count or self._is_over, _LONGEST_SECS)
+        with self.changed:
+            self.changed.wait_for(lambda: len(found()) >= count or self.is_over, _LONGEST_SECS)
             lines = found()
         if len(lines) < count:
             raise ServerError(f"{len(lines)} of {count} lines have come with {pattern!r}; the log is:\n{self.log}")
@@ -117,7 +93,7 @@ class ServerProcess:
         """Send a signal to the server; return its exit status."""
         self.process.send_signal(number)
         status = self.process.wait(_LONGEST_SECS)
-        self._reader.join(_LONGEST_SECS)
+        self.reader.join(_LONGEST_SECS)
         return status
 
     def kill(self) -> None:
@@ -126,9 +102,7 @@ class ServerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self.process.wait()
-        self._reader.join(_LONGEST_SECS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.reader.join(_LONGEST_SECS)
         self._temporary.cleanup()
 
 
