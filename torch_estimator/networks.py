@@ -7,6 +7,7 @@ as ``dnn/hiddenlayer_0/kernel``.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.raw_values import RawColumn
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.feature_column.weighted_sum import LinearModel, precise_column
+from torch_estimator.initial_values import Distribution, uniform
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -165,7 +167,7 @@ class Dense(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs)))
+        self.kernel = nn.Parameter(glorot_uniform(inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
@@ -180,6 +182,14 @@ class Dense(nn.Module):
             # Allocating a new tensor would take a third of the layer's time.
             return outputs.relu_()
         return outputs if activation is None else activation(outputs)
+
+
+def glorot_uniform(inputs: int, outputs: int) -> Tensor:
+    """Return a kernel ``[inputs, outputs]`` with numbers between ±√(6 / (inputs + outputs)), as Keras's layers have."""
+    kernel = torch.empty(inputs, outputs)
+    seed = int(torch.randint(0, 2**62, (), device="cpu"))
+    Distribution(uniform, math.sqrt(6 / (inputs + outputs))).fill(kernel, seed, "kernel")
+    return kernel
 
 
 def dropout(inputs: Tensor, rate: float) -> Tensor:

@@ -15,7 +15,7 @@ from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout
 from torch_estimator.feature_column.sequence_features import SequenceFeatures
 from torch_estimator.heads.sequential import SequenceLogits
-from torch_estimator.networks import Dense
+from torch_estimator.networks import Dense, glorot_uniform
 
 GATES: Mapping[str, int] = {"simple_rnn": 1, "lstm": 4, "gru": 3}
 """Number of gates of each kind of cell."""
@@ -42,7 +42,7 @@ class RecurrentLayer(nn.Module):
         self.kind = kind
         self.units = units
         width = GATES[kind] * units
-        self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, width)))
+        self.kernel = nn.Parameter(glorot_uniform(inputs, width))
         self.recurrent_kernel = nn.Parameter(nn.init.orthogonal_(torch.empty(units, width)))
         bias = torch.zeros(2, width) if kind == "gru" else torch.zeros(width)
         if kind == "lstm":

@@ -75,16 +75,6 @@ def test_a_row_without_any_id_pools_to_zeros() -> None:
     assert output.tolist() == [[0, 0, 0]]
 
 
-def test_embeddings_start_as_a_normal_distribution_cut_at_two_sigma() -> None:
-    torch.manual_seed(0)
-    big = fc.embedding_column(fc.categorical_column_with_hash_bucket("x", 20_000), 16)
-    layer, _ = run([big], {"x": np.array(["a"])})
-    (table,) = [module for module in layer.modules() if isinstance(module, fc.Table)]
-    weight = table.weight.detach()[:-1]
-    assert float(weight.abs().max()) <= 0.5
-    assert float(weight.std()) == pytest.approx(0.25 * 0.8796, rel=0.01)
-
-
 def test_variables_have_the_names_of_tensorflow_and_frozen_ones_do_not_train() -> None:
     columns = [
         fc.embedding_column(COLOR, 2),
@@ -171,27 +161,6 @@ def test_forward_and_gradients_of_touched_rows_compile_as_one_function() -> None
         features = {key: torch.from_numpy(value) for key, value in transform(raw).items()}
         for eager, fused in zip(step(features), compiled(features), strict=True):
             torch.testing.assert_close(fused, eager)
-
-
-@pytest.mark.parametrize("dimension", [1, 8])
-def test_embeddings_start_with_a_normal_distribution_cut_off_at_two_standard_deviations(dimension: int) -> None:
-    ids = fc.categorical_column_with_identity("id", 400_000)
-    transform = fc.FeatureTransform(dnn_columns=[fc.embedding_column(ids, dimension)])
-    assert transform.dnn is not None
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        (table,) = fc.InputLayer(transform.dnn).tables
-    drawn = table.weight.detach()[:-1].flatten() * dimension**0.5
-    assert drawn.abs().max() <= 2 * (1 + 1e-6)
-    points = torch.linspace(-2, 2, 41)
-    inside = torch.erf(torch.tensor(2 / 2**0.5))
-    expected = (torch.erf(points / 2**0.5) + inside) / (2 * inside)
-    # A correct sample exceeds this difference with a probability of 10 ** -13.
-    found = torch.stack([(drawn <= point).float().mean() for point in points])
-    assert (found - expected).abs().max() < 4 / len(drawn) ** 0.5
-    assert abs(drawn.mean()) < 4 / len(drawn) ** 0.5
-    # No number was drawn twice.
-    assert drawn.unique().numel() > 0.9 * len(drawn)
 
 
 @pytest.mark.parametrize("name", ["input_layer", "linear_model"])

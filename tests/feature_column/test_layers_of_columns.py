@@ -81,7 +81,11 @@ def test_they_train_as_layers_of_a_transform_do(tmp_path: Path) -> None:
     assert transform.linear is not None and transform.dnn is not None
     made: dict[str, Callable[[], tuple[Any, Any]]] = {
         "columns": lambda: (fc.DenseFeatures(DEEP), fc.LinearModel(WIDE)),
-        "layouts": lambda: (fc.InputLayer(transform.dnn), fc.LinearModel(transform.linear)),
+        # Initial values depend on the names of the variables.
+        "layouts": lambda: (
+            fc.InputLayer(transform.dnn, "dense_features"),
+            fc.LinearModel(transform.linear, name="linear_model"),
+        ),
     }
     losses = []
     for name, make in made.items():

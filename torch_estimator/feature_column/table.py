@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from torch_estimator.feature_column.embedding import Combiner
+from torch_estimator.initial_values import Distribution
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +26,7 @@ class Piece:
     Attributes:
         name: Name of the variable.
         rows: Number of its rows.
-        initializer: Fills the rows with their initial values; None for zeros.
+        initializer: Function that fills the rows with their initial values, or their distribution; None for zeros.
 
     >>> table = fc.Table([fc.Piece(name="words", rows=1000, initializer=torch.nn.init.normal_)], dim=8)
     >>> table(torch.tensor([3, 14])).shape
@@ -34,7 +35,7 @@ class Piece:
 
     name: str
     rows: int
-    initializer: Callable[[torch.Tensor], object] | None = None
+    initializer: Callable[[torch.Tensor], object] | Distribution | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
 class Table(nn.Module):
     """Module with one parameter that holds the variables of several columns. Rows are looked up by id.
 
-    The initial values come from a separate generator, whose seed is one number drawn from torch's global generator.
+    The seed of the initial values is one number drawn from torch's global generator.
     Later draws from the global generator therefore depend neither on the size of the table nor on whether it
     is left at zero.
 
@@ -152,20 +153,15 @@ class Table(nn.Module):
 
 
 def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
-    """Fill a table with initial values, and restore the state of torch's global generator afterwards."""
-    # Seed only the CPU's generator; torch.manual_seed would also seed the generators of GPUs.
-    generator = torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    offset = 0
-    try:
-        for piece in pieces:
-            if piece.initializer is not None:
-                with torch.no_grad():
-                    piece.initializer(weight[offset : offset + piece.rows])
-            offset += piece.rows
-    finally:
-        generator.set_state(state)
+    """Fill a table with initial values. Functions draw from torch's CPU generator, whose state is restored."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # Seed only the CPU's generator; torch.manual_seed would also seed the generators of GPUs.
+        torch.default_generator.manual_seed(seed)
+        for piece, rows in zip(pieces, torch.split(weight[:-1], [piece.rows for piece in pieces]), strict=True):
+            if isinstance(piece.initializer, Distribution):
+                piece.initializer.fill(rows, seed, piece.name)
+            elif piece.initializer is not None:
+                piece.initializer(rows)
 
 
 def pool(rows: torch.Tensor, weights: torch.Tensor, combiner: Combiner) -> torch.Tensor:
