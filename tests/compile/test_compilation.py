@@ -124,7 +124,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def wait_for_exit(running: Compilation) -> None:
     """Wait until a process has ended, without collecting its status."""
-    os.waitid(os.P_PID, running._process, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, running._child.pid, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
@@ -152,7 +152,7 @@ def test_a_compilation_left_behind_leaves_no_files_and_no_process(
     monkeypatch.setattr(compilation, "trace", lambda *_: None)
     started(tmp_path / "next", reserved_in(tmp_path)).stop()
     with pytest.raises(ChildProcessError):
-        os.waitpid(running._process, os.WNOHANG)
+        os.waitpid(running._child.pid, os.WNOHANG)
 
 
 def endless(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Callable[[Path], Path] | None = None) -> Compilation:
@@ -195,7 +195,7 @@ def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = endless(monkeypatch, tmp_path / "killed")
-    os.kill(running._process, signal.SIGKILL)
+    os.kill(running._child.pid, signal.SIGKILL)
     running.wait()
     assert running.result() == "the compiling process died of SIGKILL"
     running.remove()

@@ -43,6 +43,8 @@ from torch_estimator.compile.precompiled_headers import PrecompiledHeaders
 from torch_estimator.compile.trace_checks import CannotBeCompiled, reason_of
 from torch_estimator.compile.tracing import trace
 from torch_estimator.errors import UserError
+from torch_estimator.processes.child import signal_name
+from torch_estimator.processes.forked import fork
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.step import TrainStep
 
@@ -107,7 +109,6 @@ class Compilation:
         self._work = work = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
         self._is_kept = keep is not None
         self._started = time.monotonic()
-        self._status: int | None = None
         self.is_stuck = False
         self._last_call = ""
         # The next check whether the process does something, the checks in which it did nothing, and its CPU time.
@@ -126,13 +127,11 @@ class Compilation:
         # An ended child stays in the process table until its parent asks for its status.
         _left_running[:] = [one for one in _left_running if not one.is_over()]
         parent = os.getpid()
-        with warnings.catch_warnings():
-            # Python warns about forks in programs with several threads.
-            # This fork is safe, because the child neither starts threads nor waits for any.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process = os.fork()
-        if self._process == 0:
+        # In a group of its own, which includes the C++ compiler, so that both can be killed together.
+        child = fork(may_outlive=True)
+        if child is None:
             _build_and_exit(parent, folder, work, reserved, build_and_keep)
+        self._child = child
         reserved.close()
 
     def is_over(self) -> bool:
@@ -140,24 +139,18 @@ class Compilation:
 
         Kill the process after 15 minutes, or if it has done nothing for a minute.
         """
-        if self._status is None:
-            try:
-                process, status = os.waitpid(self._process, os.WNOHANG)
-            except ChildProcessError:
-                # Other code of this program has already collected the exit status.
-                process, status = self._process, 0
-            if process:
-                self._status = status
-            elif self._does_nothing() or time.monotonic() - self._started > _MAX_SECS:
-                self._last_call = self._find_last_call()
-                self.stop()
-        return self._status is not None
+        if self._child.has_ended():
+            return True
+        if self._does_nothing() or time.monotonic() - self._started > _MAX_SECS:
+            self._last_call = self._find_last_call()
+            self.stop()
+        return self._child.status is not None
 
     def _find_last_call(self) -> str:
         """Return where the process is, such as " (last in f, file, line 3)"; an empty text if that is not known."""
         with contextlib.suppress(OSError):
             # On this signal, the child writes its stack to the log.
-            os.kill(self._process, signal.SIGUSR1)
+            os.kill(self._child.pid, signal.SIGUSR1)
             for _ in range(50):
                 time.sleep(_POLL_SECS)
                 log = (self._work / _LOG).read_text(errors="replace")
@@ -171,7 +164,7 @@ class Compilation:
         if now >= self._next_check:
             # Count checks instead of seconds, because this process may have been stopped together with the child.
             self._next_check = now + _CHECK_SECS
-            before, self._ticks = self._ticks, _ticks_of_idle(self._process)
+            before, self._ticks = self._ticks, _ticks_of_idle(self._child.pid)
             self._idle_checks = self._idle_checks + 1 if self._ticks is not None and self._ticks == before else 0
             self.is_stuck = self._idle_checks >= _STUCK_CHECKS
         return self.is_stuck
@@ -193,16 +186,7 @@ class Compilation:
 
     def stop(self) -> None:
         """Kill the compiling process if it is running, and remove its files."""
-        if self._status is None:
-            # Kill the child's process group, which includes the C++ compiler.
-            # Kill also the child by its process id, because the group does not exist yet just after the fork.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                _, self._status = os.waitpid(self._process, 0)
-            self._status = self._status or 0
+        self._child.kill()
         self.remove()
 
     def remove(self) -> None:
@@ -219,7 +203,8 @@ class Compilation:
                 return f"the compiling process did nothing for a minute{self._last_call}"
             if time.monotonic() - self._started > _MAX_SECS:
                 return f"compiling took more than {_MAX_SECS:.0f} seconds{self._last_call}"
-            return f"the compiling process died{_signal_name(self._status)}"
+            status = self._child.status
+            return "the compiling process died" + (f" of {signal_name(status)}" if status and status < 0 else "")
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
@@ -235,7 +220,6 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
     """
     try:
         _close_files(keep=reserved.fileno())
-        os.setpgid(0, 0)
         # Reset the signal handlers inherited from the parent. On SIGTERM, they would save a checkpoint, for instance.
         # On SIGCHLD, they may collect the exit status of the C++ compiler.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD):
@@ -297,10 +281,3 @@ def _ticks_of_idle(process: int) -> int | None:
     except OSError:
         return None
     return sum(map(int, fields[10:14])) if state == "S" and not children else None
-
-
-def _signal_name(status: int | None) -> str:
-    """Return " of SIGKILL", for instance, if a signal has killed the process; return an empty text otherwise."""
-    if status is None or not os.WIFSIGNALED(status):
-        return ""
-    return f" of {signal.Signals(os.WTERMSIG(status)).name}"
