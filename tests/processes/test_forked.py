@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 import pytest
@@ -19,17 +18,6 @@ def test_a_forked_child_reports_its_exit_status(may_outlive: bool) -> None:
     while not child.has_ended():
         pass
     assert child.status == 3 + may_outlive
-
-
-@pytest.mark.parametrize("may_outlive", [False, True])
-def test_a_forked_child_can_be_killed_at_once(may_outlive: bool) -> None:
-    child = fork(may_outlive=may_outlive)
-    if child is None:
-        time.sleep(1000)
-        os._exit(0)
-    child.kill()
-    assert child.status == -signal.SIGKILL
-    child.kill()
 
 
 def test_a_child_whose_status_others_have_collected_counts_as_ended() -> None:

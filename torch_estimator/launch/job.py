@@ -148,7 +148,6 @@ class Job:
             finally:
                 for process in self._running:
                     process.kill()
-        self._events.close()
         if isinstance(self._output_error, BrokenPipeError):
             raise self._output_error
         if self._output_error is not None:
@@ -160,7 +159,7 @@ class Job:
     def _start(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             write = functools.partial(self._write, task)
-            process = _TaskProcess(task, self._start_process, write, self._on_exit, started_at=self._clock())
+            process = _TaskProcess(task, self._start_process, write, self._on_exit, self._clock())
             if self._finish_at is not None:
                 process.stop_by(self._finish_at)
             self._running.append(process)
@@ -282,31 +281,14 @@ class Job:
 
 
 class _TaskProcess:
-    """Process that runs a task, and the time at which the job sends it SIGTERM or SIGKILL.
-
-    Args:
-        task: The task.
-        start: Starts the process.
-        write: Takes the lines that it prints.
-        on_exit: Callback from another thread, with this object and the exit status (negative for a signal).
-        started_at: The time on the job's clock.
-
-    Attributes:
-        was_asked_to_stop: Whether the process got SIGTERM or SIGKILL from the job.
-        deadline: When the process gets the next of these signals, on the job's clock; infinity for never.
-    """
+    """Process that runs a task, and the time on the job's clock at which the job sends it SIGTERM or SIGKILL."""
 
     def __init__(
-        self,
-        task: Task,
-        start: Start,
-        write: WriteLine,
-        on_exit: Callable[[_TaskProcess, int], None],
-        *,
-        started_at: float,
+        self, task: Task, start: Start, write: WriteLine, on_exit: Callable[[_TaskProcess, int], None], now: float
     ) -> None:
         self.task = task
-        self.started_at = started_at
+        self.started_at = now
+        # Whether the process got SIGTERM or SIGKILL from the job, and when it gets the next of these signals.
         self.was_asked_to_stop = False
         self.deadline = math.inf
         self._process = start(task, write, lambda status: on_exit(self, status))

@@ -41,11 +41,7 @@ class Lines(Protocol):
 
 
 class Terminal:
-    """Shows the lines on stdout and stderr of this process, each after the name of its task. It implements `Lines`.
-
-    Args:
-        tasks: The tasks of the job.
-    """
+    """Shows the lines on stdout and stderr of this process, each after the name of its task. It implements `Lines`."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         stderr = _Stream(sys.stderr)
@@ -67,12 +63,7 @@ class Terminal:
 
 
 class _Stream:
-    """Stdout or stderr of the launcher, to which several threads write whole lines.
-
-    Args:
-        stream: The stream to write to.
-        other: Another one, which may write to the same file (as after ``2>&1``). The two then share a lock.
-    """
+    """Stdout or stderr, to which several threads write whole lines. Two of the same file (``2>&1``) share a lock."""
 
     def __init__(self, stream: TextIO, *, other: _Stream | None = None) -> None:
         self._file = stream.fileno()
@@ -95,13 +86,7 @@ class _Stream:
 
 
 class LineCopier:
-    """Thread that copies the output of a process line by line. Lines longer than 1 MiB are split.
-
-    Args:
-        pipe: Pipe that the process writes to.
-        write: Takes each line.
-        is_stderr: Whether the process takes the pipe for its stderr.
-    """
+    """Thread that copies the output of a process line by line. Lines longer than 1 MiB are split."""
 
     def __init__(self, pipe: IO[bytes], write: WriteLine, is_stderr: bool) -> None:
         self._pipe, self._write, self._is_stderr = pipe, write, is_stderr

@@ -66,14 +66,7 @@ def _cores() -> int:
 
 
 class LocalProcess:
-    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`.
-
-    Args:
-        program: The program to run.
-        task: As for `Start`.
-        write: As for `Start`.
-        on_exit: As for `Start`.
-    """
+    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`."""
 
     def __init__(self, program: Program, task: Task, write: WriteLine, on_exit: Callable[[int], None]) -> None:
         self._on_exit = on_exit

@@ -24,9 +24,6 @@ class Child:
         environ: Complete environment of the command.
         stream: Destination of its stdout and stderr, as for ``subprocess.Popen``. None shares those of this process.
         pass_fds: Descriptors that the child inherits.
-
-    Attributes:
-        process: The `subprocess.Popen` object.
     """
 
     def __init__(

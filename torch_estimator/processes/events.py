@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a supervisor to end."""
+# Signals that ask a supervisor to end.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # The longest wait that the kernel takes is 24 days.
 _LONGEST_WAIT_SECS = 3600.0
@@ -38,7 +38,9 @@ class Events:
     def put(self, handle: Callable[[], object]) -> None:
         """Have the main thread call a function. Other threads and signal handlers may call this method."""
         self._events.put(handle)
-        self._wake()
+        # A full socket wakes as well, and a closed one belongs to a supervisor that has ended.
+        with contextlib.suppress(OSError):
+            self._writes.send(b"\0")
 
     def handle_one(self, secs: float = 0.0) -> bool:
         """Wait at most `secs` for an event and handle it; return whether there was one.
@@ -63,13 +65,13 @@ class Events:
 
     @contextmanager
     def on_signals(self, handle: Callable[[int], object]) -> Iterator[None]:
-        """While the body runs, call `handle` as an event with the number of each of `SIGNALS` that comes.
+        """While the body runs, call `handle` as an event with the number of each of `_SIGNALS` that comes.
 
         Signals that are ignored, as SIGHUP is under nohup and a shell's Ctrl-C by what it runs in the background, stay
-        ignored.
+        ignored. Events that come after the body are forgotten.
         """
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        caught = [number for number in SIGNALS if before[number] != signal.SIG_IGN]
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        caught = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]
         # Python calls a handler between two instructions only. Let the kernel end a wait that is about to begin.
         descriptor = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
         for number in caught:
@@ -80,13 +82,5 @@ class Events:
             for number in caught:
                 signal.signal(number, before[number])
             signal.set_wakeup_fd(descriptor)
-
-    def close(self) -> None:
-        """Close the socket. Events that come later are forgotten."""
-        self._reads.close()
-        self._writes.close()
-
-    def _wake(self) -> None:
-        # A full socket wakes as well, and a closed one belongs to a supervisor that has ended.
-        with contextlib.suppress(OSError):
-            self._writes.send(b"\0")
+            self._reads.close()
+            self._writes.close()

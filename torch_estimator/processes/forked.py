@@ -11,12 +11,7 @@ from torch_estimator.processes.die_with_parent import die_with_parent
 
 
 class ForkedChild:
-    """Handle of a forked process; `fork` makes it.
-
-    Attributes:
-        pid: Process id.
-        status: Exit status, or -n if signal n ended the process; None until `has_ended` has seen the end.
-    """
+    """Forked process. Its `status` is -n if signal n ended it, and None until `has_ended` has seen the end."""
 
     def __init__(self, pid: int, *, has_group: bool) -> None:
         self.pid = pid

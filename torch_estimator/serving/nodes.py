@@ -132,25 +132,15 @@ class Scaling:
 
 @dataclass(slots=True)
 class _Node:
-    """A process that serves.
-
-    Attributes:
-        slot: Its row of the scoreboard.
-        child: The process.
-        pipe: Gets a line when it is ready or cannot serve.
-        said: What has come through the pipe.
-        ready_at: When it was ready; None before.
-        is_ending: Whether it has been asked to end, or will be once it is ready.
-        looked_at: When its report was read.
-        busy_secs: From that report.
-        requests: From that report.
-    """
+    """A process that serves, its row of the scoreboard, and the report that was read there last."""
 
     slot: int
     child: Child
+    # Through the pipe comes a line when the process is ready or cannot serve.
     pipe: int
     said: bytes = b""
     ready_at: float | None = None
+    # Whether the process has been asked to end, or will be once it is ready.
     is_ending: bool = False
     looked_at: float = 0.0
     busy_secs: float = 0.0
