@@ -36,25 +36,8 @@ class Texts:
         return self.distinct[self.codes]
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Return the chunks of a column as one array."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    array = column.unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        # pyarrow keeps chunks that do not fit together, for instance more than 2 GiB of strings.
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else from_strings([]).cast(column.type)
-    return array
-
-
 # `pyarrow.array` and `pyarrow.scalar` import pandas if it is installed, which takes a quarter of a second. The
 # functions below do not.
-
-
-def from_numpy(array: Array) -> pa.Array:
-    """Return a one-dimensional array of numbers as an Arrow array that shares its memory."""
-    buffer = pa.py_buffer(np.ascontiguousarray(array))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
 
 
 def from_strings(texts: Sequence[str]) -> pa.Array:

@@ -7,24 +7,18 @@ others are kept.
 
 from __future__ import annotations
 
-import csv
-import glob
 import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as arrow_csv
-import pyarrow.parquet as pq
 
-from torch_estimator import files
-from torch_estimator.batch_prediction.columns import from_strings, one_array
+from torch_estimator.batch_prediction.columns import from_strings
 from torch_estimator.batch_prediction.rows import (
     Column,
     Rows,
@@ -34,16 +28,19 @@ from torch_estimator.batch_prediction.rows import (
     numbers_of,
     texts_of,
 )
-from torch_estimator.errors import DataError, InvalidValueError, UserError
+from torch_estimator.data.arguments import duplicates
+from torch_estimator.data.arrow import one_array
+from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.sources.csv_format import CsvFormat
+from torch_estimator.data.sources.csv_parser import read_texts
+from torch_estimator.data.sources.input_files import ByteFile, as_patterns, expand, file_version, open_byte_file
+from torch_estimator.data.sources.parquet import RowGroups, open_parquet, row_groups
+from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
+from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, read_lines
+from torch_estimator.errors import DataError, InvalidValueError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
 from torch_estimator.json_text import parse_json, shortened
-
-# As in `torch_estimator.data.arrow`: Arrow must not turn SIGTERM into ArrowCancelled.
-pa.enable_signal_handlers(False)
-
-if TYPE_CHECKING:
-    from torch_estimator.data.sources.record_ranges import RecordRanges
 
 FORMATS = {
     ".csv": "csv",
@@ -57,12 +54,10 @@ FORMATS = {
 """Formats by the end of a file's name."""
 
 _CHUNK_BYTES = 2**22
-_CHUNK_ROWS = 2**16
 _CHUNK_RANGES = 2**6
-_SLACK_BYTES = 2**12
-_MOST_LINE_BYTES = 2**28
 _GZIP = b"\x1f\x8b"
 
+_FORMAT = CsvFormat()
 _NO_HEADER = "; if it has no header, name its columns with --columns"
 
 # What an integer looks like that may not fit into 64 bits.
@@ -76,7 +71,8 @@ class InputFile:
     Attributes:
         url: Path or URL.
         version: What changes when the file is written.
-        columns: Columns of a CSV file, in order, or columns of strings of a Parquet file.
+        columns: Columns of a CSV file, in order, or columns to read of a Parquet file.
+        texts: Those of a Parquet file whose strings are read as codes.
         start: Position of the first row of a text file, in bytes.
         size: Length of a text file in bytes.
     """
@@ -84,6 +80,7 @@ class InputFile:
     url: str
     version: list[Any]
     columns: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     start: int = 0
     size: int = 0
 
@@ -108,27 +105,12 @@ class Chunk:
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths, URLs and globs name; those of a glob are sorted.
+    """Return the files that paths, URLs and globs name, each once; those of a glob are sorted.
 
     Raises:
         DataError: A path does not exist or is a directory, or a glob matches nothing.
     """
-    found: list[str] = []
-    for pattern in map(files.as_url, patterns):
-        with _reading(pattern):
-            if files.is_dir(pattern):
-                raise DataError(f"{pattern} is a directory; name its files, such as {files.join(pattern, '*')}.")
-            if files.exists(pattern):
-                matches = [pattern]
-            elif files.is_local(pattern):
-                matches = [path for path in sorted(glob.glob(pattern, recursive=True)) if not os.path.isdir(path)]
-            else:
-                filesystem, key = _remote(pattern)
-                matches = [filesystem.unstrip_protocol(path) for path in sorted(filesystem.glob(key))]
-        if not matches:
-            raise DataError(f"No file matches {pattern}.")
-        found += matches
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(expand(as_patterns(patterns))))
 
 
 def format_of(urls: Sequence[str]) -> str:
@@ -193,38 +175,29 @@ class Reader(ABC):
 class _TextReader(Reader):
     """Reader of files of lines."""
 
+    _file: ByteFile | None = None
+
     def _plan(self, number: int, file: InputFile) -> tuple[InputFile, list[Chunk]]:
         starts = range(file.start, file.size, _CHUNK_BYTES)
         return file, [Chunk(number, start, min(_CHUNK_BYTES, file.size - start)) for start in starts]
 
     def _lines(self, file: InputFile, chunk: Chunk) -> bytes:
         """Return the lines that begin in a chunk."""
-        stop = chunk.start + chunk.length
-        is_first = chunk.start == file.start
-        # Read the byte before the chunk as well, to see whether a line begins exactly with the chunk.
-        begin = chunk.start if is_first else chunk.start - 1
-        data = read_range(file.url, begin, min(stop + _SLACK_BYTES, file.size))
-        cut = 0 if is_first else data.find(b"\n") + 1
-        if (cut == 0 and not is_first) or begin + cut >= stop:
-            return b""
-        end = data.find(b"\n", stop - 1 - begin)
-        while end < 0 and begin + len(data) < file.size:
-            if len(data) > _MOST_LINE_BYTES:
-                raise DataError(
-                    f"{file.url} has a line of more than {_MOST_LINE_BYTES >> 20} MiB; split it into lines."
-                )
-            known = len(data)
-            data += read_range(file.url, begin + known, min(begin + 2 * known, file.size))
-            end = data.find(b"\n", known)
-        return data[cut : end + 1] if end >= 0 else data[cut:] + b"\n"
+        if self._file is None or self._file.url != file.url:
+            self._file = open_byte_file(file.url, unpack=False)
+        if self._file.size < file.size:
+            raise DataError(f"{file.url} became shorter while it was read.")
+        # What was written behind the end since belongs to no chunk.
+        self._file.size = file.size
+        return bytes(read_lines(self._file, chunk.start, chunk.start + chunk.length, first=file.start).data)
 
-    def _opened(self, url: str) -> tuple[int, bytes]:
-        """Return the size and the first bytes of a file."""
-        size = size_of(url)
-        head = read_range(url, 0, min(size, _SLACK_BYTES))
+    def _opened(self, url: str) -> tuple[ByteFile, int]:
+        """Open a file, and return where its first line begins."""
+        self._file = open_byte_file(url, unpack=False)
+        head = self._file.read(0, len(BYTE_ORDER_MARK))
         if head.startswith(_GZIP):
             raise DataError(f"{url} is compressed; decompress it first.")
-        return size, head
+        return self._file, len(BYTE_ORDER_MARK) if head == BYTE_ORDER_MARK else 0
 
 
 class CsvReader(_TextReader):
@@ -241,19 +214,19 @@ class CsvReader(_TextReader):
         self._columns = tuple(columns)
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
-        size, head = self._opened(url)
-        start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
+        opened, start = self._opened(url)
         names = self._columns
         if not names:
-            line = self._lines(InputFile(url=url, version=[], size=size), Chunk(0, 0, min(1, size)))
+            line = bytes(read_lines(opened, 0, 1, first=0).data)
             names = _header(line[start:], url)
-            start = len(line)
+            start = min(len(line), opened.size)
         self._check_columns(names, url, "" if self._columns else _NO_HEADER)
         for name in self._columns_of(names):
             if name in self.signature.inputs and self.signature.inputs[name].shape[1:] not in ((), (1,)):
                 raise DataError(f"{url}: input {name} takes lists, which CSV cannot hold; use JSON lines or Parquet.")
-        file = InputFile(url=url, version=version_of(url), columns=names, start=min(start, size), size=size)
-        return self._plan(number, file)
+        return self._plan(
+            number, InputFile(url=url, version=_version(opened), columns=names, start=start, size=opened.size)
+        )
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
         data = self._lines(file, chunk)
@@ -281,31 +254,17 @@ class CsvReader(_TextReader):
             wrong.append((row.number, _wrong_number(row.actual_columns, names)))
             return "skip"
 
-        texts = [name for name in self._columns_of(names) if name not in self.keys and self._is_text(name)]
+        wanted = self._columns_of(names) or [names[0]]
+        types = {name: STRINGS if self._is_text(name) else pa.string() for name in wanted}
         lines = data.count(b"\n")
         try:
-            # Arrow hands wrong lines to `refuse` as text, and would print a traceback for one that is not UTF-8.
             data.decode()
-            table = arrow_csv.read_csv(
-                pa.BufferReader(data),
-                read_options=arrow_csv.ReadOptions(
-                    use_threads=False, column_names=list(names), block_size=len(data) + 1
-                ),
-                parse_options=arrow_csv.ParseOptions(invalid_row_handler=refuse),
-                convert_options=arrow_csv.ConvertOptions(
-                    include_columns=self._columns_of(names) or [names[0]],
-                    column_types={
-                        name: pa.dictionary(pa.int32(), pa.string()) if name in texts else pa.string() for name in names
-                    },
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=True,
-                ),
-            )
+            table = read_texts(data, _FORMAT, names, types, refuse)
         except (UnicodeDecodeError, pa.ArrowInvalid):
             return self._parsed_by_line(data, names)
         # Where Arrow's rows are not the lines (blank lines, fields with newlines), Python tells which line is which.
-        if table.num_rows + len(wrong) != lines or data.count(b"\r") != data.count(b"\r\n") or _ends_open(data):
+        is_plain = table.num_rows + len(wrong) == lines and data.count(b"\r") == data.count(b"\r\n")
+        if not is_plain or _FORMAT.joins_lines(data, lines):
             return self._parsed_by_line(data, names)
         rejected = [(number - 1, reason) for number, reason in wrong]
         numbers = np.setdiff1d(np.arange(lines), np.array([number for number, _ in rejected], np.int64))
@@ -322,10 +281,10 @@ class CsvReader(_TextReader):
             if not line.strip(b"\r"):
                 continue
             try:
-                fields = _fields(line.decode().removesuffix("\r"))
+                fields = _fields(line)
                 if len(fields) != len(names):
                     raise ValueError(_wrong_number(len(fields), names))
-            except (ValueError, csv.Error) as error:
+            except ValueError as error:
                 rejected.append((number, _not_text(error) if isinstance(error, UnicodeDecodeError) else str(error)))
                 continue
             rows.append(fields)
@@ -336,16 +295,16 @@ class CsvReader(_TextReader):
         return columns, np.array(numbers, np.int64), rejected
 
     def _is_text(self, name: str) -> bool:
-        return name in self.signature.inputs and self.signature.inputs[name].dtype == "DT_STRING"
+        info = self.signature.inputs.get(name)
+        return info is not None and info.dtype == "DT_STRING" and name not in self.keys
 
 
 class JsonReader(_TextReader):
     """Reader of JSON lines: an object per line, or a bare value if the signature has a single input."""
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
-        size, head = self._opened(url)
-        start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
-        return self._plan(number, InputFile(url=url, version=version_of(url), start=start, size=size))
+        opened, start = self._opened(url)
+        return self._plan(number, InputFile(url=url, version=_version(opened), start=start, size=opened.size))
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
         loads = _json_loads(exact=bool(self.keys))
@@ -403,54 +362,41 @@ class ParquetReader(Reader):
 
     def __init__(self, signature: Signature, keys: Sequence[str]) -> None:
         super().__init__(signature, keys)
-        # The last row group, because the next chunk is often another part of it.
-        self._group: tuple[tuple[str, int], pa.Table] | None = None
+        self._row_groups = RowGroups()
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
-        with _parquet(url) as file:
-            schema, metadata = file.schema_arrow, file.metadata
-            self._check_columns(schema.names, url)
-            for name in self._columns_of(schema.names):
-                if name in self.signature.inputs:
-                    check_type(schema.field(name).type, name, self.signature.inputs[name], url)
-            chunks, first = [], 0
-            for group in range(metadata.num_row_groups):
-                rows = metadata.row_group(group).num_rows
-                for start in range(0, rows, _CHUNK_ROWS):
-                    chunks.append(Chunk(number, start, min(_CHUNK_ROWS, rows - start), group, first + start))
-                first += rows
-            texts = [name for name in self._columns_of(schema.names) if pa.types.is_string(schema.field(name).type)]
-        return InputFile(url=url, version=version_of(url), columns=tuple(texts)), chunks
+        with open_parquet(url) as file:
+            schema = file.schema_arrow
+            groups = [part for group in row_groups(url, file.metadata) for part in group.slices()]
+        self._check_columns(schema.names, url)
+        names = self._columns_of(schema.names)
+        for name in names:
+            if name in self.signature.inputs:
+                check_type(schema.field(name).type, name, self.signature.inputs[name], url)
+        chunks = [Chunk(number, part.start, part.rows, part.group, part.first + part.start) for part in groups]
+        texts = tuple(name for name in names if pa.types.is_string(schema.field(name).type) and name not in self.keys)
+        opened = open_byte_file(url, unpack=False)
+        return InputFile(url=url, version=_version(opened), columns=tuple(names), texts=texts), chunks
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
-        with _arrow(file.url):
-            table = self._row_group(file, chunk.group).slice(chunk.start, chunk.length)
-            arrays = {name: one_array(table.column(name)) for name in table.column_names}
-            inputs: dict[str, Column] = {}
-            reasons: dict[int, str] = {}
-            wrong: dict[int, str] = {}
-            for name, info in self.signature.inputs.items():
-                if name not in arrays:
-                    continue
-                if is_list(arrays[name].type):
-                    inputs[name], wrong = lists_of(arrays[name], name, info)
-                elif info.dtype == "DT_STRING":
-                    inputs[name], wrong = texts_of(arrays[name], info), {}
-                else:
-                    inputs[name], wrong = numbers_of(arrays[name], name, info)
-                reasons = wrong | reasons
-            keys = {name: arrays[name] for name in self.keys}
-            return Rows(inputs, keys, np.arange(chunk.length), chunk.length).reject(reasons)
-
-    def _row_group(self, opened: InputFile, group: int) -> pa.Table:
-        if self._group is None or self._group[0] != (opened.url, group):
-            self._group = None
-            with _parquet(opened.url, [name for name in opened.columns if name not in self.keys]) as file:
-                table = file.read_row_group(group, columns=self._columns_of(file.schema_arrow.names), use_threads=False)
-                # Reading does not check that strings are UTF-8, nor that codes lie within their dictionary.
-                table.validate(full=True)
-            self._group = (opened.url, group), table
-        return self._group[1]
+        table = self._row_groups.read(file.url, chunk.group, file.columns, file.texts)
+        table = table.slice(chunk.start, chunk.length)
+        arrays = {name: one_array(table.column(name)) for name in table.column_names}
+        inputs: dict[str, Column] = {}
+        reasons: dict[int, str] = {}
+        wrong: dict[int, str] = {}
+        for name, info in self.signature.inputs.items():
+            if name not in arrays:
+                continue
+            if is_list(arrays[name].type):
+                inputs[name], wrong = lists_of(arrays[name], name, info)
+            elif info.dtype == "DT_STRING":
+                inputs[name], wrong = texts_of(arrays[name], info), {}
+            else:
+                inputs[name], wrong = numbers_of(arrays[name], name, info)
+            reasons = wrong | reasons
+        keys = {name: arrays[name] for name in self.keys}
+        return Rows(inputs, keys, np.arange(chunk.length), chunk.length).reject(reasons)
 
 
 class RecordReader(Reader):
@@ -474,7 +420,7 @@ class RecordReader(Reader):
         ranges = len(self._ranges(url))
         starts = range(0, ranges, _CHUNK_RANGES)
         chunks = [Chunk(number, start, min(_CHUNK_RANGES, ranges - start)) for start in starts]
-        return InputFile(url=url, version=version_of(url)), chunks
+        return InputFile(url=url, version=_version(open_byte_file(url, unpack=False))), chunks
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
         pieces = self._ranges(file.url).read(np.arange(chunk.start, chunk.start + chunk.length))
@@ -487,12 +433,8 @@ class RecordReader(Reader):
         return Rows({name: records}, {}, np.arange(len(records)), len(records))
 
     def _ranges(self, url: str) -> RecordRanges:
-        # These import torch, which the other formats do without.
-        from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
-
         if self._opened is None or self._opened[0] != url:
-            with _reading(url):
-                self._opened = url, RecordRanges([open_records(url)], ignore_errors=False)
+            self._opened = url, RecordRanges([open_records(url)], ignore_errors=False)
         return self._opened[1]
 
 
@@ -510,131 +452,33 @@ def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Se
     return readers[form](signature, keys)
 
 
-def read_range(url: str, start: int, stop: int) -> bytes:
-    """Return the bytes ``start:stop`` of a file.
-
-    Raises:
-        DataError: The file cannot be read, or is shorter.
-    """
-    with _reading(url):
-        if files.is_local(url):
-            with open(url, "rb") as file:
-                file.seek(start)
-                data = file.read(stop - start)
-        else:
-            filesystem, key = _remote(url)
-            data = bytes(filesystem.cat_file(key, start=start, end=stop)) if stop > start else b""
-    if len(data) < stop - start:
-        raise DataError(f"{url} became shorter while it was read.")
-    return data
-
-
-def size_of(url: str) -> int:
-    """Return the length of a file in bytes.
-
-    Raises:
-        DataError: The file cannot be read, or is a pipe or a device.
-    """
-    with _reading(url):
-        if not files.is_local(url):
-            filesystem, key = _remote(url)
-            return int(filesystem.size(key))
-        if not os.path.isfile(url):
-            raise DataError(f"{url} is no regular file; write the data into a file.")
-        return os.stat(url).st_size
-
-
-def version_of(url: str) -> list[Any]:
-    """Return what changes when a file is written.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    with _reading(url):
-        if files.is_local(url):
-            found = os.stat(url)
-            return [found.st_size, found.st_mtime_ns]
-        filesystem, key = _remote(url)
-        return [int(filesystem.size(key)), str(filesystem.ukey(key))]
-
-
-@contextmanager
-def _reading(url: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except (OSError, ImportError, ValueError) as error:
-        raise DataError(f"{url} cannot be read: {files.reason(error)}.") from error
-
-
-def _remote(url: str) -> tuple[Any, str]:
-    import fsspec.core
-
-    filesystem, key = fsspec.core.url_to_fs(url)
-    return filesystem, key
-
-
-@contextmanager
-def _arrow(url: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
-
-
-@contextmanager
-def _parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; `texts` are columns of strings to read dictionary-encoded."""
-    with _arrow(url):
-        if files.is_local(url):
-            size_of(url)
-            with pq.ParquetFile(url, read_dictionary=texts) as file:
-                yield file
-            return
-        filesystem, key = _remote(url)
-        with filesystem.open(key, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
-            yield file
+def _version(file: ByteFile) -> list[Any]:
+    """Return what changes when a file is written: its size, and its time or a key from the server."""
+    return [file.size, file_version(file.url)[-1]]
 
 
 def _header(line: bytes, url: str) -> tuple[str, ...]:
     try:
-        names = tuple(name.strip() for name in _fields(line.decode().rstrip("\r\n")))
-    except (ValueError, csv.Error) as error:
+        names = tuple(name.strip() for name in _fields(line))
+    except ValueError as error:
         raise DataError(f"{url}, line 1: the header cannot be read ({error}).") from error
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"{url}, line 1: two columns are called {name!r}{_NO_HEADER}.")
+    if twice := duplicates(names):
+        raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}{_NO_HEADER}.")
     if not any(names):
         raise DataError(f"{url} has no header; give --columns if its first line is a row.")
     return names
 
 
-def _fields(line: str) -> list[str]:
+def _fields(line: bytes) -> list[str]:
     """Return the fields of a line.
 
     Raises:
-        ValueError: A quoted field does not end on the line.
+        ValueError: The line is not UTF-8, or a quoted field does not end on it.
     """
-    # An open quote would take in the second line as well.
-    rows = list(csv.reader([f"{line}\n", "end"]))
-    if len(rows) != 2:
+    text = line.decode().rstrip("\r\n")
+    if _FORMAT.is_open(text) or "\r" in text:
         raise ValueError("A quoted field does not end on its line; a field cannot hold a newline.")
-    return rows[0]
-
-
-def _ends_open(data: bytes) -> bool:
-    """Return whether the last line has an open quote, which Arrow takes as the end of a field."""
-    line = data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
-    if b'"' not in line:
-        return False
-    try:
-        _fields(line.decode().rstrip("\r\n"))
-    except (ValueError, csv.Error):
-        return True
-    return False
+    return _FORMAT.fields(text)
 
 
 def _null_where_empty(texts: Sequence[str]) -> pa.Array:

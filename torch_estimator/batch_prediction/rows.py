@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.batch_prediction.columns import Array, Texts, from_numpy
+from torch_estimator.batch_prediction.columns import Array, Texts
+from torch_estimator.data.arrow import from_numpy
 from torch_estimator.errors import DataError
 from torch_estimator.export.dtypes import Integers
 from torch_estimator.export.signatures import TensorInfo

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from torch_estimator import tree
 from torch_estimator.data import columns as column_functions
-from torch_estimator.data.columns import Array, as_column
+from torch_estimator.data.columns import Array, as_column, is_tensor
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 RowLocator = Callable[[int], str]
@@ -182,7 +181,7 @@ def copied(value: Any) -> Any:
     """Copy the arrays of a user's features or labels, which a generator may fill anew before the rows are used."""
     if isinstance(value, np.ndarray | list):
         return value.copy()
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return value.detach().clone()
     if isinstance(value, tuple):
         return tuple(map(copied, value))

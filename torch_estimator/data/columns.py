@@ -7,18 +7,21 @@ lists (see `lists`). Missing strings become empty strings, and missing lists emp
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, convert_objects, unequal_rows_problem
 from torch_estimator.data.lists import concat_lists, is_list_type, is_lists, lists_column, padded
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
+
+if TYPE_CHECKING:
+    import torch
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = "Array | pa.Array"
@@ -196,6 +199,11 @@ def read_only(column: Column) -> Column:
     return column
 
 
+def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Return whether a value is a tensor, without importing PyTorch, which readers of files do without."""
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
 def _kind(column: Column) -> str:
     if isinstance(column, np.ndarray):
         return f"{column.dtype} of shape {[len(column), *column.shape[1:]]}"
@@ -203,8 +211,8 @@ def _kind(column: Column) -> str:
 
 
 def _as_array(value: Any, name: str | None) -> Array:
-    if isinstance(value, torch.Tensor):
-        if value.dtype == torch.bfloat16:
+    if is_tensor(value):
+        if str(value.dtype) == "torch.bfloat16":
             raise InvalidTypeError(f"{_named(name)} is a bfloat16 tensor, which numpy does not have; give float32.")
         return np.asarray(value.detach().cpu().numpy())
     if hasattr(value, "to_numpy"):

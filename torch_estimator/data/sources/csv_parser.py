@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -137,6 +137,31 @@ class CsvParser:
         if not pa.types.is_floating(array.type) or is_nan(self.schema.defaults.get(name)) or is_finite(array):
             return array
         raise pa.ArrowInvalid(f"A number of column {name} is not finite")
+
+
+def read_texts(
+    data: bytes,
+    form: CsvFormat,
+    names: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    refuse: Callable[[Any], str],
+) -> pa.Table:
+    """Return columns of CSV lines as strings; an empty field is null, also in quotes.
+
+    Args:
+        data: Whole lines, in UTF-8. For a line that is not, Arrow would print a traceback.
+        form: Format of the lines.
+        names: All columns of the lines.
+        types: The columns to return, and their types: strings, which may be dictionary encoded.
+        refuse: Arrow's handler of lines with another number of fields.
+
+    Raises:
+        pyarrow.ArrowInvalid: The lines cannot be parsed.
+    """
+    parse, convert = _parse_options(form), _convert_options(types, form)
+    parse.invalid_row_handler = refuse
+    convert.strings_can_be_null = True
+    return _read(data, names, parse, convert)
 
 
 def infer_types(

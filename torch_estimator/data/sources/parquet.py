@@ -58,14 +58,14 @@ class ParquetSource:
         Raises:
             DataError: There is no file or no row, a file cannot be read, or a column is missing.
         """
-        groups: list[_Group] = []
+        groups: list[RowGroup] = []
         types: dict[str, dict[str, pa.DataType]] = {}
         stored: list[FileIdentity] = []
         urls = expand(self.patterns)
         for url in urls:
-            with _opened(url) as file:
+            with open_parquet(url) as file:
                 types[url] = {column.name: column.type for column in file.schema_arrow}
-                groups += _groups(url, file.metadata)
+                groups += row_groups(url, file.metadata)
             stored.append(identify(url))
         if not groups:
             raise DataError(f"{', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''} has no rows.")
@@ -139,7 +139,7 @@ def parquet_source(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Group:
+class RowGroup:
     """Consecutive rows of one row group in a Parquet file.
 
     Attributes:
@@ -158,11 +158,11 @@ class _Group:
     rows: int
     bytes: int
 
-    def slices(self) -> Iterator[_Group]:
+    def slices(self) -> Iterator[RowGroup]:
         """Yield the same rows in slices of at most 65,536 rows."""
         for start in range(0, self.rows, _SLICE_ROWS):
             rows = min(_SLICE_ROWS, self.rows - start)
-            yield _Group(
+            yield RowGroup(
                 url=self.url,
                 group=self.group,
                 first=self.first,
@@ -172,11 +172,40 @@ class _Group:
             )
 
 
+class RowGroups:
+    """Reads row groups, and keeps the last one, of which a reader often asks for another slice next."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[str, int], pa.Table] | None = None
+
+    def read(self, url: str, group: int, columns: Sequence[str], texts: Sequence[str]) -> pa.Table:
+        """Return columns of a row group.
+
+        Args:
+            url: The file.
+            group: Number of the row group in the file.
+            columns: The same columns for each call with the file.
+            texts: Those of them that hold strings, to read dictionary encoded.
+
+        Raises:
+            DataError: The row group cannot be read, or is damaged.
+        """
+        if self._last is None or self._last[0] != (url, group):
+            self._last = None
+            with open_parquet(url, texts) as file:
+                table = file.read_row_group(group, columns=columns, use_threads=False)
+                # Validate the table, because reading checks neither that strings are UTF-8 nor that indices are within
+                # their dictionary.
+                table.validate(full=True)
+            self._last = (url, group), table
+        return self._last[1]
+
+
 class _ParquetReader(Reader):
     def __init__(
         self,
         source: ParquetSource,
-        groups: Sequence[_Group],
+        groups: Sequence[RowGroup],
         names: Mapping[str, pa.DataType],
         types: Mapping[str, Mapping[str, pa.DataType]],
         stored: Sequence[FileIdentity],
@@ -189,7 +218,7 @@ class _ParquetReader(Reader):
         self._stored = stored
         self._request = request
         self._missing = request.missing_integers(source.missing)
-        self._table: tuple[tuple[str, int], pa.Table] | None = None
+        self._row_groups = RowGroups()
         rows = sum(group.rows for group in groups)
         self.ranges = len(groups)
         self.rows_per_range = rows / max(len(groups), 1)
@@ -208,8 +237,8 @@ class _ParquetReader(Reader):
         missing = {name: value for name, value in self._missing.items() if name in self._names}
         return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
 
-    def _read(self, group: _Group) -> Chunk:
-        table = self._row_group(group).slice(group.start, group.rows)
+    def _read(self, group: RowGroup) -> Chunk:
+        table = self._table(group).slice(group.start, group.rows)
         begin = group.first + group.start
 
         def locate(row: int) -> str:
@@ -222,25 +251,15 @@ class _ParquetReader(Reader):
             raise chunk.error(error) from error
         return self._request.labelled(chunk)
 
-    def _row_group(self, group: _Group) -> pa.Table:
-        # Keep the decoded row group for the next call, which often reads another slice of the same row group.
-        key = (group.url, group.group)
-        if self._table is None or self._table[0] != key:
-            self._table = None
-            types = self._types[group.url]
-            names = [name for name in self._names if not pa.types.is_null(types.get(name, pa.null()))]
-            with _opened(group.url, [name for name in names if _is_text(types[name])]) as file:
-                table = file.read_row_group(group.group, columns=names, use_threads=False)
-                # Validate the table, because reading checks neither that strings are UTF-8 nor that indices are within
-                # their dictionary.
-                table.validate(full=True)
-                rows = file.metadata.row_group(group.group).num_rows
-            for name in self._names:
-                if name not in names:
-                    # All values are missing, as if each was null.
-                    table = table.append_column(name, pa.nulls(rows, self._names[name]))
-            self._table = key, table
-        return self._table[1]
+    def _table(self, group: RowGroup) -> pa.Table:
+        types = self._types[group.url]
+        names = [name for name in self._names if not pa.types.is_null(types.get(name, pa.null()))]
+        table = self._row_groups.read(group.url, group.group, names, [name for name in names if _is_text(types[name])])
+        for name in self._names:
+            if name not in names:
+                # All values are missing, as if each was null.
+                table = table.append_column(name, pa.nulls(len(table), self._names[name]))
+        return table
 
     def _column(self, name: str, values: pa.ChunkedArray, url: str) -> Column:
         array = arrow.one_array(values)
@@ -283,7 +302,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 @contextmanager
-def _opened(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+def open_parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a local or remote Parquet file.
 
     Args:
@@ -300,14 +319,17 @@ def _opened(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
 
         with fsspec.open(url, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
             yield file
-    except (OSError, pa.ArrowException) as error:
+    except DataError:
+        raise
+    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
 
 
-def _groups(url: str, metadata: pq.FileMetaData) -> Iterator[_Group]:
+def row_groups(url: str, metadata: pq.FileMetaData) -> Iterator[RowGroup]:
     first = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         if group.num_rows:
-            yield _Group(url=url, group=number, first=first, start=0, rows=group.num_rows, bytes=group.total_byte_size)
+            rows, size = group.num_rows, group.total_byte_size
+            yield RowGroup(url=url, group=number, first=first, start=0, rows=rows, bytes=size)
         first += group.num_rows

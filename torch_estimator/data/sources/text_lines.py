@@ -81,6 +81,22 @@ class LineRanges(ByteRanges):
         ]
 
 
+def read_lines(file: ByteFile, start: int, stop: int, *, first: int) -> Piece:
+    """Return the lines of a file that begin between two positions, however the file is divided.
+
+    Args:
+        file: The file.
+        start: Position in bytes from which lines are taken.
+        stop: Position in bytes from which they belong to the next part.
+        first: Position at which the first line of the file begins.
+    """
+    # Also read the byte before `start`, to see whether a line begins exactly at `start`. Read some bytes after `stop`,
+    # too, which hold the rest of the last line.
+    begin = max(start - 1, first)
+    data = file.read(begin, stop + _SLACK_BYTES)
+    return _lines(file, 0, data, begin, start, stop, at_start=start == first)
+
+
 def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, stop: int, *, at_start: bool) -> Piece:
     """Return the lines of a file that begin between the byte positions `start` and `stop`.
 
