@@ -34,8 +34,8 @@ from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import read_texts
 from torch_estimator.data.sources.input_files import ByteFile, as_patterns, expand, file_version, open_byte_file
-from torch_estimator.data.sources.parquet import RowGroups, open_parquet, row_groups
 from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
+from torch_estimator.data.sources.row_groups import RowGroups, open_parquet, row_groups
 from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, read_lines
 from torch_estimator.errors import DataError, InvalidValueError
 from torch_estimator.export.instances import to_columns

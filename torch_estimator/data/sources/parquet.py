@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from torch_estimator import files
 from torch_estimator.data import arrow
 from torch_estimator.data.arguments import column_names, missing_column
 from torch_estimator.data.chunk import Chunk, concat_chunks
@@ -22,16 +19,14 @@ from torch_estimator.data.sources.input_files import (
     FileIdentity,
     Files,
     as_patterns,
-    check_regular,
     expand,
     file_version,
     files_signature,
     identify,
 )
+from torch_estimator.data.sources.row_groups import RowGroup, RowGroups, open_parquet, row_groups
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
-
-_SLICE_ROWS = 65_536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -138,69 +133,6 @@ def parquet_source(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowGroup:
-    """Consecutive rows of one row group in a Parquet file.
-
-    Attributes:
-        url: The file.
-        group: Number of the row group in the file.
-        first: Number of the first row of the row group in the file.
-        start: Number of the first of these rows in the row group.
-        rows: Number of these rows.
-        bytes: Their size, uncompressed.
-    """
-
-    url: str
-    group: int
-    first: int
-    start: int
-    rows: int
-    bytes: int
-
-    def slices(self) -> Iterator[RowGroup]:
-        """Yield the same rows in slices of at most 65,536 rows."""
-        for start in range(0, self.rows, _SLICE_ROWS):
-            rows = min(_SLICE_ROWS, self.rows - start)
-            yield RowGroup(
-                url=self.url,
-                group=self.group,
-                first=self.first,
-                start=start,
-                rows=rows,
-                bytes=self.bytes * rows // self.rows,
-            )
-
-
-class RowGroups:
-    """Reads row groups, and keeps the last one, of which a reader often asks for another slice next."""
-
-    def __init__(self) -> None:
-        self._last: tuple[tuple[str, int], pa.Table] | None = None
-
-    def read(self, url: str, group: int, columns: Sequence[str], texts: Sequence[str]) -> pa.Table:
-        """Return columns of a row group.
-
-        Args:
-            url: The file.
-            group: Number of the row group in the file.
-            columns: The same columns for each call with the file.
-            texts: Those of them that hold strings, to read dictionary encoded.
-
-        Raises:
-            DataError: The row group cannot be read, or is damaged.
-        """
-        if self._last is None or self._last[0] != (url, group):
-            self._last = None
-            with open_parquet(url, texts) as file:
-                table = file.read_row_group(group, columns=columns, use_threads=False)
-                # Validate the table, because reading checks neither that strings are UTF-8 nor that indices are within
-                # their dictionary.
-                table.validate(full=True)
-            self._last = (url, group), table
-        return self._last[1]
-
-
 class _ParquetReader(Reader):
     def __init__(
         self,
@@ -299,37 +231,3 @@ def _kind(kind: pa.DataType) -> str:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-@contextmanager
-def open_parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a local or remote Parquet file.
-
-    Args:
-        url: Path or URL.
-        texts: Columns of strings to read dictionary encoded, as most files store them.
-    """
-    try:
-        if files.is_local(url):
-            check_regular(url)
-            with pq.ParquetFile(url, read_dictionary=texts) as file:
-                yield file
-            return
-        import fsspec
-
-        with fsspec.open(url, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
-            yield file
-    except DataError:
-        raise
-    except (OSError, ImportError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
-
-
-def row_groups(url: str, metadata: pq.FileMetaData) -> Iterator[RowGroup]:
-    first = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if group.num_rows:
-            rows, size = group.num_rows, group.total_byte_size
-            yield RowGroup(url=url, group=number, first=first, start=0, rows=rows, bytes=size)
-        first += group.num_rows
