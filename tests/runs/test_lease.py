@@ -34,8 +34,10 @@ TRAINING = """
 
     class Pauses(te.Hook):
         def after_step(self, context):
-            while not os.path.exists(os.path.join(sys.argv[1], "checkpoint")):
+            names = os.listdir(sys.argv[1])
+            while "checkpoint" not in names or any(name.startswith(".tmp-") for name in names):
                 time.sleep(0.01)  # The first checkpoint is written in the background.
+                names = os.listdir(sys.argv[1])
             print("trains", flush=True)
             sys.stdin.readline()
 

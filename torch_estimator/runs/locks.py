@@ -71,21 +71,22 @@ class FileLock:
         ends = time.monotonic() + wait_secs
         while True:
             self._descriptor = os.open(path, flags, mode)
+            # Add it before it is locked, because another thread may fork at any time.
+            _held_files.add(self)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # The previous holder may have removed the file between `open` and `flock`. Then the lock has no effect.
                 if self._is_at_path():
-                    break
-                os.close(self._descriptor)
+                    return
+                os.close(self.detach())
             except BlockingIOError:
-                os.close(self._descriptor)
+                os.close(self.detach())
                 if time.monotonic() >= ends:
                     raise
                 time.sleep(_FILE_POLL_SECS)
             except OSError as error:
-                os.close(self._descriptor)
+                os.close(self.detach())
                 raise NotImplementedError(files.reason(error)) from error
-        _held_files.add(self)
 
     def __enter__(self) -> FileLock:
         return self
