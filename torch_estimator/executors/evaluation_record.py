@@ -19,18 +19,12 @@ from torch_estimator.runs.state_file import StateFile
 NAME = "evaluator.json"
 
 
+# The keys of these classes, which are those of the file, are described in docs/reference/model_directory.md.
+
+
 @dataclass(slots=True)
 class SpecRecord:
-    """Record of the last evaluation for one `EvalSpec`, and of its exports so far.
-
-    Attributes:
-        step: Global step of the checkpoint.
-        checkpoint_path: The checkpoint.
-        metrics: The metrics.
-        batches: Number of batches that the metrics were computed from.
-        final: Whether exporters are called with ``is_the_final_export=True``.
-        exports: What the first exporters have returned; the other exporters are still to be called.
-    """
+    """Record of the last evaluation for one `EvalSpec`, and of its exports so far."""
 
     step: int
     checkpoint_path: str
@@ -42,13 +36,7 @@ class SpecRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """Record that an evaluation has begun and is not known to be complete.
-
-    Attributes:
-        name: Name of its `EvalSpec`.
-        checkpoint_path: The checkpoint.
-        at: Time at which it began, in seconds since 1970.
-    """
+    """Record that an evaluation has begun and is not known to be complete."""
 
     name: str
     checkpoint_path: str
@@ -57,17 +45,7 @@ class Begun:
 
 @dataclass(slots=True, kw_only=True)
 class EvaluatorState:
-    """Content of ``evaluator.json``.
-
-    Attributes:
-        evaluator: Id of the evaluator that owns the file.
-        followed: Id of the last training that was followed, and the max_steps that the evaluator itself was given; or
-            None.
-        finished: Id of the training whose last checkpoint has been evaluated, or None.
-        finished_at: Time of that evaluation, in seconds since 1970.
-        begun: An evaluation that was begun and is not known to be complete, or None.
-        specs: What is recorded of each `EvalSpec`, by its name.
-    """
+    """Content of ``evaluator.json``."""
 
     evaluator: str | None = None
     followed: tuple[str, float | None] | None = None
