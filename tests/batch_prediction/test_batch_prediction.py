@@ -26,7 +26,7 @@ from tests.export.models import Built, census_columns, model_of
 from tests.serving.row_graphs import BY_ROW, NOT_BY_ROW, write_graph
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
-from torch_estimator.batch_prediction import inputs, shard
+from torch_estimator.batch_prediction import inputs
 from torch_estimator.batch_prediction.encoded_model import EncodedModel
 from torch_estimator.batch_prediction.inputs import Chunk, CsvReader, JsonReader, ParquetReader
 from torch_estimator.batch_prediction.job import BatchOptions, Summary, predict_files
@@ -35,6 +35,7 @@ from torch_estimator.errors import DataError, ExportError, InvalidValueError, Us
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.instances import to_rows
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
+from torch_estimator.runs.locks import FileLock
 
 WORDS = ["a", "b", "", "日本語", 'qu"ote', "never seen", "x" * 300]
 
@@ -453,13 +454,11 @@ def test_what_a_kill_after_the_last_row_has_left_is_removed(export: ExportedMode
 def test_a_second_process_is_refused(export: ExportedModel, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("word,x\na,1\n")
     (tmp_path / "out").mkdir()
-    descriptor = os.open(tmp_path / "out", os.O_RDONLY)
-    try:
-        assert shard.locked(descriptor)
-        with pytest.raises(InvalidValueError, match="another process writes into"):
-            predict(export, tmp_path / "a.csv", tmp_path / "out")
-    finally:
-        os.close(descriptor)
+    with (
+        FileLock(str(tmp_path / "out"), directory=True),
+        pytest.raises(InvalidValueError, match="another process writes into"),
+    ):
+        predict(export, tmp_path / "a.csv", tmp_path / "out")
 
 
 SIGNATURE = Signature(

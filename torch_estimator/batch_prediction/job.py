@@ -447,10 +447,7 @@ def _locked_directory(output: str) -> Iterator[None]:
             files.makedirs(output)
             if files.is_local(output):
                 # Lock the directory itself, since a lock file could not be removed safely at the end.
-                descriptor = os.open(output, os.O_RDONLY)
-                stack.callback(os.close, descriptor)
-                if not locked(descriptor):
-                    raise InvalidValueError(f"another process writes into {output}; wait for its end, or stop it.")
+                stack.enter_context(locked(output, directory=True))
         except OSError as error:
             raise InvalidValueError(f"{output} cannot be written: {files.reason(error)}.") from error
         yield

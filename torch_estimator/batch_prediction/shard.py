@@ -15,7 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -29,12 +29,8 @@ from torch_estimator.batch_prediction.rows import Column, Rows, taken
 from torch_estimator.errors import ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import problem_of_row
-from torch_estimator.json_text import parse_json
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from torch_estimator.runs.locks import FileLock
+from torch_estimator.runs.state_file import StateFile
 
 _COMMIT_SECS = 2.0
 # A killed process may still be there for a moment when the command runs again.
@@ -109,13 +105,18 @@ class ShardFiles:
     def read_state(self) -> ShardState:
         """Return what is committed."""
         try:
-            return ShardState(**parse_json(files.read_text(self.state)))
-        except FileNotFoundError:
-            return ShardState()
+            return self._state_file.read() or ShardState()
         except OSError as error:
             raise InvalidValueError(f"{self.state} cannot be read: {files.reason(error)}.") from error
-        except (ValueError, TypeError) as error:
-            raise InvalidValueError(f"{self.state} is damaged; remove {self.directory} and begin again.") from error
+
+    def write_state(self, state: ShardState) -> None:
+        """Commit."""
+        self._state_file.write(state)
+
+    @property
+    def _state_file(self) -> StateFile[ShardState]:
+        cure = f"remove {self.directory} and begin again"
+        return StateFile(self.state, ShardState, error=InvalidValueError, cure=cure)
 
 
 class ShardWriter:
@@ -210,7 +211,7 @@ class ShardWriter:
             state.is_finished = True
             files.write_file(shard.unfinished_results, _blocks(local.unfinished_results))
             files.write_file(shard.unfinished_errors, _blocks(local.unfinished_errors))
-            files.write_atomic(shard.state, json.dumps(asdict(state)).encode())
+            shard.write_state(state)
 
     def _predicted(self, rows: Rows) -> tuple[Any, list[tuple[int, str]]]:
         """Return the predictions for rows as JSON lines, and the rejected rows in order."""
@@ -274,7 +275,7 @@ def _commit(shard: ShardFiles, state: ShardState, results: BinaryIO, errors: Bin
         file.flush()
         os.fsync(file.fileno())
     state.results_bytes, state.errors_bytes = results.tell(), errors.tell()
-    files.write_atomic(shard.state, json.dumps(asdict(state)).encode())
+    shard.write_state(state)
 
 
 def _blocks(path: str) -> Iterator[bytes]:
@@ -295,21 +296,23 @@ def writing(directory: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _appended(path: str) -> Iterator[BinaryIO]:
     """Open a file for writing at its end, locked against other processes."""
-    with open(path, "r+b" if os.path.exists(path) else "w+b") as file:
-        deadline = time.monotonic() + _LOCK_SECS
-        while not locked(file.fileno()):
-            if time.monotonic() >= deadline:
-                raise InvalidValueError(f"another process writes into {path}; wait for its end, or stop it.")
-            time.sleep(0.05)
+    with locked(path, wait_secs=_LOCK_SECS), open(path, "r+b" if os.path.exists(path) else "w+b") as file:
         yield file
 
 
-def locked(descriptor: int) -> bool:
-    """Lock an open file until it is closed or the process ends; return False if another process has locked it."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+@contextlib.contextmanager
+def locked(path: str, *, directory: bool = False, wait_secs: float = 0.0) -> Iterator[None]:
+    """Hold the lock of a file or directory during the body, if the file system has locks.
+
+    Raises:
+        InvalidValueError: Another process holds the lock.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(path, directory=directory, wait_secs=wait_secs))
+        except BlockingIOError:
+            raise InvalidValueError(f"another process writes into {path}; wait for its end, or stop it.") from None
+        except NotImplementedError:
+            # On Windows and on some network file systems, two commands at the same time go unnoticed.
+            pass
+        yield
