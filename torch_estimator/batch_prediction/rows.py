@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from torch_estimator.batch_prediction.columns import Array, Texts
 from torch_estimator.data.arrow import from_numpy
+from torch_estimator.data.sources.left_out import wrong_rows
 from torch_estimator.errors import DataError
 from torch_estimator.export.dtypes import Integers
 from torch_estimator.export.signatures import TensorInfo
@@ -211,20 +212,9 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, dict[int, str
     except pa.ArrowInvalid:
         pass
     trimmed = pc.utf8_trim_whitespace(texts)
-    parts: list[pa.Array] = []
-    wrong: dict[int, str] = {}
-
-    def parse(start: int, length: int) -> None:
-        """Halve the rows until each half can be converted, or is a single row."""
-        try:
-            parts.append(trimmed.slice(start, length).cast(kind))
-        except pa.ArrowInvalid:
-            if length == 1:
-                wrong[start] = texts[start].as_py()
-                parts.append(pa.nulls(1, kind))
-                return
-            parse(start, length // 2)
-            parse(start + length // 2, length - length // 2)
-
-    parse(0, len(texts))
-    return pa.concat_arrays(parts), wrong
+    wrong = wrong_rows(len(texts), lambda start, stop: trimmed[start:stop].cast(kind))
+    if wrong:
+        is_wrong = np.zeros(len(texts), np.int8)
+        is_wrong[[*wrong]] = 1
+        trimmed = pc.if_else(from_numpy(is_wrong).cast(pa.bool_()), pa.nulls(1, pa.string())[0], trimmed)
+    return trimmed.cast(kind), {row: texts[row].as_py() for row in wrong}

@@ -86,6 +86,7 @@ class Dataset:
         quote_char: str | None = '"',
         missing_values: Sequence[str] = (),
         na_value: str | None = None,
+        ignore_errors: bool = False,
     ) -> Dataset:
         """Read CSV files with one record per line. A field cannot hold a newline. Blank lines are skipped.
 
@@ -118,6 +119,8 @@ class Dataset:
             quote_char: Character around fields that hold the delimiter; None if quotes have no special meaning.
             missing_values: Fields that stand for a missing value, as an empty field does, such as ``["NA", "?"]``.
             na_value: One more of them; the name that `tf.data.experimental.make_csv_dataset` has for it.
+            ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log
+                says how many were left out, and names the first of them with its file and line.
 
         Raises:
             InvalidTypeError: An argument has the wrong type.
@@ -144,6 +147,7 @@ class Dataset:
             list_separator=list_separator,
             missing_values=missing_values,
             na_value=na_value,
+            ignore_errors=ignore_errors,
         )
         return cls(source)._labelled(label)
 
@@ -156,6 +160,7 @@ class Dataset:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, Any] | None = None,
         label: LabelColumns | None = None,
+        ignore_errors: bool = False,
     ) -> Dataset:
         """Read Parquet files. If the rows are shuffled, whole row groups are read in random order.
 
@@ -169,6 +174,8 @@ class Dataset:
                 missing integer that only categorical columns read becomes -1 (no id), also in lists, and any other
                 missing number is an error.
             label: Column to use as label, or several; see `label`.
+            ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log
+                says how many were left out, and names the first of them with its file and row.
 
         Raises:
             InvalidTypeError: An argument has the wrong type.
@@ -184,7 +191,9 @@ class Dataset:
         """
         from torch_estimator.data.sources.parquet import parquet_source
 
-        source = parquet_source(files, columns=columns, schema=schema, defaults=defaults, label=label)
+        source = parquet_source(
+            files, columns=columns, schema=schema, defaults=defaults, label=label, ignore_errors=ignore_errors
+        )
         return cls(source)._labelled(label)
 
     @classmethod
@@ -197,6 +206,7 @@ class Dataset:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, Any] | None = None,
         label: LabelColumns | None = None,
+        ignore_errors: bool = False,
     ) -> Dataset:
         """Read files of JSON lines: one object per line, with columns by name. Blank lines are skipped.
 
@@ -216,6 +226,8 @@ class Dataset:
                 missing list becomes an empty list, a missing integer that only categorical columns read becomes -1 (no
                 id), also in lists, and any other missing number is an error.
             label: Column to use as label, or several; see `label`.
+            ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log
+                says how many were left out, and names the first of them with its file and line.
 
         Raises:
             InvalidTypeError: An argument has the wrong type.
@@ -237,6 +249,7 @@ class Dataset:
             schema=schema,
             defaults=defaults,
             label=label,
+            ignore_errors=ignore_errors,
         )
         return cls(source)._labelled(label)
 

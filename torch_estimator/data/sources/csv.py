@@ -24,7 +24,14 @@ from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
-from torch_estimator.data.sources.csv_schema import NO_HEADER, CsvSchema, header_names, read_header, resolve_schema
+from torch_estimator.data.sources.csv_schema import (
+    NO_HEADER,
+    CsvSchema,
+    header_names,
+    read_header,
+    resolve_schema,
+    text_schema,
+)
 from torch_estimator.data.sources.input_files import (
     ByteFile,
     Files,
@@ -40,6 +47,7 @@ from torch_estimator.data.sources.text_lines import (
     LineRanges,
     Piece,
     first_line,
+    left_out_lines,
     named_files,
     open_text_file,
 )
@@ -60,6 +68,7 @@ class CsvSource:
         select_columns: Columns to use; None for all.
         list_separator: Text between the values of a list, or None.
         missing: Column -> the integer that replaces a missing one without a default.
+        ignore_errors: Whether to leave out rows that cannot be read.
     """
 
     patterns: tuple[str, ...]
@@ -70,6 +79,7 @@ class CsvSource:
     select_columns: tuple[str, ...] | None = None
     list_separator: str | None = None
     missing: Mapping[str, int] = field(default_factory=dict)
+    ignore_errors: bool = False
 
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose columns and types, and return a reader.
@@ -81,11 +91,15 @@ class CsvSource:
         starts, names = self._headers(opened)
         ranges = LineRanges(opened, starts)
         pieces = ranges.sample()
+        if self.ignore_errors:
+            # A line with too many fields would hide the types of the others.
+            texts = CsvParser(text_schema(self.format, names))
+            pieces, _ = LineLocator(opened, pieces, texts.parse, texts.problem).without_wrong(texts.parse)
         sample = b"".join(bytes(piece.data) for piece in pieces)
         schema = resolve_schema(self, request, names, where=named_files(opened), sample=sample)
         if not sample:
             raise DataError(f"{named_files(opened)} has no rows.")
-        reader = _CsvReader(ranges, opened, schema, request)
+        reader = _CsvReader(ranges, opened, schema, request, ignore_errors=self.ignore_errors)
         reader.check_inferred(pieces, sample)
         return reader
 
@@ -145,6 +159,7 @@ def csv_source(
     list_separator: str | None,
     missing_values: Sequence[str],
     na_value: str | None,
+    ignore_errors: bool,
 ) -> Source:
     """Check the arguments of `Dataset.from_csv`, and return a source of the files' rows."""
     known = None if names is None else column_names("column_names", names)
@@ -181,6 +196,7 @@ def csv_source(
         select_columns=selected,
         list_separator=_check_separator(list_separator, delimiter, quote_char),
         missing=schema_missing(schema),
+        ignore_errors=ignore_errors,
     )
 
 
@@ -213,12 +229,21 @@ def _check_separator(separator: Any, delimiter: str, quote_char: str | None) -> 
 
 
 class _CsvReader(Reader):
-    def __init__(self, lines: LineRanges, opened: Sequence[ByteFile], schema: CsvSchema, request: ReadRequest) -> None:
+    def __init__(
+        self,
+        lines: LineRanges,
+        opened: Sequence[ByteFile],
+        schema: CsvSchema,
+        request: ReadRequest,
+        *,
+        ignore_errors: bool,
+    ) -> None:
         self._lines = lines
         self._files = opened
         self._schema = schema
         self._request = request
         self._parser = CsvParser(schema)
+        self._left_out = left_out_lines(opened) if ignore_errors else None
         self.ranges = len(lines)
         self.bytes_per_row = schema.bytes_per_line
         self.rows_per_range = lines.bytes / max(len(lines), 1) / self.bytes_per_row
@@ -227,15 +252,26 @@ class _CsvReader(Reader):
         pieces = self._lines.read(ranges)
         data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
         try:
-            columns = {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
-        except pa.ArrowInvalid as error:
-            raise self._locator(pieces).parse_error(error) from error
-        except RowError as error:
-            raise self._locator(pieces).row_error(error) from error
+            columns = self._columns(data)
+        except (RowError, pa.ArrowInvalid) as error:
+            if self._left_out is None:
+                raise self._locator(pieces).error(error) from error
+            pieces, damage = self._locator(pieces).without_wrong(self._columns)
+            self._left_out.report(damage)
+            data = b"".join(piece.data for piece in pieces)
+            columns = self._columns(data)
         rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
         # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
-        chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
-        return self._request.labelled(chunk)
+        return self._request.labelled(Chunk(columns, None, rows, lambda row: self._locate(ranges, row)))
+
+    def _columns(self, data: bytes | memoryview) -> dict[str, Column]:
+        return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
+
+    def _locate(self, ranges: Array, row: int) -> str:
+        locator = self._locator(self._lines.read(ranges))
+        if self._left_out is not None:
+            locator = self._locator(locator.without_wrong(self._columns)[0])
+        return locator.locate(row)
 
     def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
         """Check that no column of integers was inferred as floats because int64 cannot hold its values.
@@ -266,6 +302,8 @@ class _CsvReader(Reader):
             # Caches of earlier versions know no missing_values.
             "format": repr(schema.format).replace(", missing_values=()", ""),
             "defaults": {name: repr(value) for name, value in schema.defaults.items()},
+            # Caches of earlier versions know no ignore_errors.
+            **({} if self._left_out is None else {"ignore_errors": True}),
         }
 
     def _column(self, name: str, array: pa.Array) -> Column:

@@ -55,6 +55,20 @@ class CsvSchema:
     list_separator: str | None
 
 
+def text_schema(form: CsvFormat, names: tuple[str, ...]) -> CsvSchema:
+    """Return a schema that reads all columns as text, to see which lines have the right fields."""
+    return CsvSchema(
+        format=form,
+        names=names,
+        types=dict.fromkeys(names, pa.string()),
+        defaults={},
+        inferred=frozenset(),
+        bytes_per_line=1,
+        lists={},
+        list_separator=None,
+    )
+
+
 def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     """Return the column names in the header line of a CSV file.
 

@@ -42,6 +42,7 @@ from torch_estimator.data.sources.text_lines import (
     LineRanges,
     Piece,
     first_line,
+    left_out_lines,
     named_files,
     open_text_file,
 )
@@ -60,6 +61,7 @@ class JsonSource:
         defaults: Column -> the value that replaces a missing one.
         select_columns: Columns to use; None for those in the first lines.
         missing: Column -> the integer that replaces a missing one without a default, also in lists.
+        ignore_errors: Whether to leave out rows that cannot be read.
     """
 
     patterns: tuple[str, ...]
@@ -67,6 +69,7 @@ class JsonSource:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     select_columns: tuple[str, ...] | None = None
     missing: Mapping[str, int] = field(default_factory=dict)
+    ignore_errors: bool = False
 
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose columns and types, and return a reader.
@@ -80,9 +83,14 @@ class JsonSource:
         pieces = lines.sample()
         if not pieces:
             raise DataError(f"{named_files(opened)} has no rows.")
-        sample = b"".join(bytes(piece.data) for piece in pieces)
-        infer = partial(infer_json_types, known=self.column_types)
+        known = dict(self.column_types)
         problem = JsonParser(self.column_types, self.defaults).problem
+        if self.ignore_errors:
+            pieces, known = self._usable(opened, pieces, request)
+        infer = partial(infer_json_types, known=known)
+        sample = b"".join(bytes(piece.data) for piece in pieces)
+        if not sample.strip(BLANK):
+            raise DataError(f"{named_files(opened)}: none of the first rows can be read.")
         try:
             found = infer(sample)
         except pa.ArrowInvalid as error:
@@ -93,6 +101,22 @@ class JsonSource:
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
         self._check_inferred(types, request, sample, LineLocator(opened, pieces, infer, problem, BLANK))
         return _JsonReader(lines, opened, JsonParser(types, self.defaults), self, request, len(sample) / rows)
+
+    def _usable(
+        self, opened: Sequence[ByteFile], pieces: Sequence[Piece], request: ReadRequest
+    ) -> tuple[list[Piece], dict[str, pa.DataType]]:
+        """Return those of the first lines from which types can be inferred, and the types that this needs."""
+        known = dict(self.column_types)
+        for types in (known, {name: kind for name, kind in (request.columns or {}).items() if kind is not None}):
+            known = {**types, **known}
+            infer = partial(infer_json_types, known=known)
+            locator = LineLocator(opened, pieces, infer, JsonParser(known, self.defaults).problem, BLANK)
+            pieces, _ = locator.without_wrong(infer)
+            with contextlib.suppress(pa.ArrowInvalid):
+                # Lines of JSON may still hold values of several types, of which a model reads one.
+                infer(b"".join(piece.data for piece in pieces) or b"{}\n")
+                break
+        return list(pieces), known
 
     def _check_columns(self, opened: Sequence[ByteFile], found: Mapping[str, pa.DataType]) -> None:
         """Check that the first row of each file has no other columns than those of the first rows of the first file."""
@@ -168,6 +192,7 @@ def json_source(
     schema: pa.Schema | None,
     defaults: Mapping[str, Any] | None,
     label: LabelColumns | None,
+    ignore_errors: bool,
 ) -> Source:
     """Check the arguments of `Dataset.from_json`, and return a source of the files' rows."""
     types = {name: as_column_type(kind, name) for name, kind in by_column(column_types, "column_types", None).items()}
@@ -183,6 +208,7 @@ def json_source(
         defaults={name: check_default(value, name) for name, value in (defaults or {}).items()},
         select_columns=None if select_columns is None else column_names("select_columns", select_columns),
         missing=schema_missing(schema),
+        ignore_errors=ignore_errors,
     )
 
 
@@ -206,6 +232,7 @@ class _JsonReader(Reader):
         self._defaults = source.defaults
         self._missing = request.missing_integers(source.missing)
         self._request = request
+        self._left_out = left_out_lines(opened) if source.ignore_errors else None
         self.ranges = len(lines)
         self.bytes_per_row = bytes_per_row
         self.rows_per_range = lines.bytes / max(len(lines), 1) / bytes_per_row
@@ -214,17 +241,25 @@ class _JsonReader(Reader):
         pieces = self._lines.read(ranges)
         data = b"".join(bytes(piece.data) for piece in pieces)
         try:
-            arrays = self._parser.parse(data)
-        except pa.ArrowInvalid as error:
-            raise self._locator(pieces).parse_error(error) from error
-        try:
-            columns = {name: self._column(name, array) for name, array in arrays.items()}
-        except RowError as error:
-            raise self._locator(pieces).row_error(error) from error
-        rows = len(next(iter(arrays.values()))) if arrays else 0
+            columns = self._columns(data)
+        except (RowError, pa.ArrowInvalid) as error:
+            if self._left_out is None:
+                raise self._locator(pieces).error(error) from error
+            pieces, damage = self._locator(pieces).without_wrong(self._columns)
+            self._left_out.report(damage)
+            columns = self._columns(b"".join(piece.data for piece in pieces))
+        rows = len(next(iter(columns.values()))) if columns else 0
         # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
-        chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
-        return self._request.labelled(chunk)
+        return self._request.labelled(Chunk(columns, None, rows, lambda row: self._locate(ranges, row)))
+
+    def _columns(self, data: bytes) -> dict[str, Column]:
+        return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
+
+    def _locate(self, ranges: Array, row: int) -> str:
+        locator = self._locator(self._lines.read(ranges))
+        if self._left_out is not None:
+            locator = self._locator(locator.without_wrong(self._columns)[0])
+        return locator.locate(row)
 
     def signature(self) -> Signature:
         return {"source": "json", "files": files_signature([identify(file) for file in self._files])}
@@ -234,7 +269,9 @@ class _JsonReader(Reader):
         types = {name: str(kind) for name, kind in self._parser.types.items()}
         defaults = {name: repr(value) for name, value in self._defaults.items()}
         missing = {name: value for name, value in self._missing.items() if name in types}
-        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
+        found = {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
+        # Caches of earlier versions know no ignore_errors.
+        return found if self._left_out is None else {**found, "ignore_errors": True}
 
     def _column(self, name: str, array: pa.Array) -> Column:
         try:

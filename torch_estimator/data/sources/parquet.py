@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from torch_estimator.data import arrow
@@ -24,6 +25,7 @@ from torch_estimator.data.sources.input_files import (
     files_signature,
     identify,
 )
+from torch_estimator.data.sources.left_out import LeftOut, reason, wrong_rows
 from torch_estimator.data.sources.row_groups import RowGroup, RowGroups, open_parquet, row_groups
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
@@ -39,6 +41,7 @@ class ParquetSource:
         types: Types to convert columns to.
         defaults: Column -> the value that replaces a missing one.
         missing: Column -> the integer that replaces a missing one without a default, also in lists.
+        ignore_errors: Whether to leave out rows with a value that cannot be used.
     """
 
     patterns: tuple[str, ...]
@@ -46,6 +49,7 @@ class ParquetSource:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
+    ignore_errors: bool = False
 
     def open(self, request: ReadRequest) -> Reader:
         """Read the metadata of the files, choose the columns, and return a reader.
@@ -115,6 +119,7 @@ def parquet_source(
     schema: pa.Schema | None,
     defaults: Mapping[str, Any] | None,
     label: LabelColumns | None,
+    ignore_errors: bool,
 ) -> Source:
     """Check the arguments of `Dataset.from_parquet`, and return a source of the files' rows."""
     types = {} if schema is None else schema_types(schema)
@@ -130,6 +135,7 @@ def parquet_source(
         types=types,
         defaults=dict(defaults or {}),
         missing=schema_missing(schema),
+        ignore_errors=ignore_errors,
     )
 
 
@@ -151,6 +157,8 @@ class _ParquetReader(Reader):
         self._request = request
         self._missing = request.missing_integers(source.missing)
         self._row_groups = RowGroups()
+        self._urls = [*types]
+        self._left_out = LeftOut("row", lambda file, row: _named(self._urls[file], row))
         rows = sum(group.rows for group in groups)
         self.ranges = len(groups)
         self.rows_per_range = rows / max(len(groups), 1)
@@ -167,21 +175,29 @@ class _ParquetReader(Reader):
         defaults = {name: repr(value) for name, value in self._source.defaults.items()}
         types = {name: str(self._source.types.get(name, "")) for name in self._names}
         missing = {name: value for name, value in self._missing.items() if name in self._names}
-        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
+        found = {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
+        # Caches of earlier versions know no ignore_errors.
+        return {**found, "ignore_errors": True} if self._source.ignore_errors else found
 
     def _read(self, group: RowGroup) -> Chunk:
         table = self._table(group).slice(group.start, group.rows)
-        begin = group.first + group.start
-
-        def locate(row: int) -> str:
-            return f"{group.url}, row {begin + row} (from 0)"
-
-        chunk = Chunk({}, None, group.rows, locate)
+        numbers = np.arange(len(table)) + (group.first + group.start)
+        chunk = Chunk({}, None, len(table), lambda row: _named(group.url, int(numbers[row])))
         try:
-            chunk.features = {name: self._column(name, table.column(name), group.url) for name in self._names}
+            chunk.features = self._columns(table, group.url)
         except RowError as error:
-            raise chunk.error(error) from error
+            if not self._source.ignore_errors:
+                raise chunk.error(error) from error
+            wrong = wrong_rows(len(table), lambda start, stop: self._columns(table[start:stop], group.url))
+            file = self._urls.index(group.url)
+            self._left_out.report([(file, int(numbers[row]), reason(error)) for row, error in wrong.items()])
+            kept = np.setdiff1d(np.arange(len(table)), np.fromiter(wrong, np.int64))
+            numbers, chunk.rows = numbers[kept], len(kept)
+            chunk.features = self._columns(table.take(arrow.from_numpy(kept)), group.url)
         return self._request.labelled(chunk)
+
+    def _columns(self, table: pa.Table, url: str) -> dict[str, Column]:
+        return {name: self._column(name, table.column(name), url) for name in self._names}
 
     def _table(self, group: RowGroup) -> pa.Table:
         types = self._types[group.url]
@@ -208,6 +224,8 @@ class _ParquetReader(Reader):
             raise DataError(f"{url}: {error}") from error
         except pa.ArrowException as error:
             problem = str(error).splitlines()[0].rstrip(".")
+            if self._source.ignore_errors and isinstance(error, pa.ArrowInvalid) and len(array):
+                raise RowError(problem, row=0, column=name) from error
             raise DataError(f"{url}: column {name!r} ({array.type}) cannot be used: {problem}.") from error
 
 
@@ -231,3 +249,7 @@ def _kind(kind: pa.DataType) -> str:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _named(url: str, row: int) -> str:
+    return f"{url}, row {row} (from 0)"

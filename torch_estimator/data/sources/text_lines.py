@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from torch_estimator.data.columns import Array
 from torch_estimator.data.sources.byte_ranges import ByteRanges
 from torch_estimator.data.sources.input_files import ByteFile, open_byte_file
+from torch_estimator.data.sources.left_out import Damage, LeftOut, reason, wrong_rows
 from torch_estimator.errors import DataError, RowError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -161,6 +162,11 @@ def named_files(opened: Sequence[ByteFile]) -> str:
     return opened[0].url + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")
 
 
+def named_line(file: ByteFile, offset: int) -> str:
+    """Return the name of a file and the number of the line that begins at an offset, as text for messages."""
+    return f"{file.url}, line {count_lines(file, offset) + 1}"
+
+
 def count_lines(file: ByteFile, stop: int) -> int:
     """Return the number of lines that end before `stop`. A carriage return ends a line, with or without a newline."""
     lines, last = 0, b""
@@ -228,6 +234,10 @@ class LineLocator:
         where = next(filled, None)
         return self._files[0].url if where is None else self._named(*where)
 
+    def error(self, error: RowError | pa.ArrowInvalid) -> DataError:
+        """Convert an error about the lines to a `DataError` that names the file and line."""
+        return self.row_error(error) if isinstance(error, RowError) else self.parse_error(error)
+
     def row_error(self, error: RowError) -> DataError:
         """Convert an error about a value in one row to a `DataError` that names the file and line."""
         return DataError(f"{self.locate(error.row)}: column {error.column!r}: {error.problem}.")
@@ -250,6 +260,20 @@ class LineLocator:
         place, line = lines[good]
         return DataError(f"{self._named(*place)}: {self._problem(line, error)}.")
 
+    def without_wrong(self, use: Callable[[bytes], object]) -> tuple[list[Piece], list[Damage]]:
+        """Return the lines that can be used, and for each other line where it begins and why it cannot.
+
+        Args:
+            use: Called with lines; raises `RowError` or `pyarrow.ArrowInvalid` if one cannot be used.
+        """
+        lines = list(self._lines())
+        wrong = wrong_rows(len(lines), lambda start, stop: use(b"".join(line for _, line in lines[start:stop])))
+        kept = [Piece(*place, line) for number, (place, line) in enumerate(lines) if number not in wrong]
+        return kept, [(*lines[number][0], self._reason(lines[number][1], error)) for number, error in wrong.items()]
+
+    def _reason(self, line: bytes, error: RowError | pa.ArrowInvalid) -> str:
+        return reason(error) if isinstance(error, RowError) else self._problem(line, error)
+
     def _lines(self) -> Iterator[tuple[tuple[int, int], bytes]]:
         """Yield, for every line, a pair of file number and byte offset, and the text of the line."""
         for piece in self._pieces:
@@ -259,8 +283,7 @@ class LineLocator:
                 offset += len(line)
 
     def _named(self, file: int, offset: int) -> str:
-        opened = self._files[file]
-        return f"{opened.url}, line {count_lines(opened, offset) + 1}"
+        return named_line(self._files[file], offset)
 
     def _can_parse(self, lines: bytes) -> bool:
         try:
@@ -268,6 +291,11 @@ class LineLocator:
         except pa.ArrowInvalid:
             return False
         return True
+
+
+def left_out_lines(opened: Sequence[ByteFile]) -> LeftOut:
+    """Return the log of the lines that a reader of text files leaves out."""
+    return LeftOut("row", lambda file, offset: named_line(opened[file], offset))
 
 
 def first_words(error: pa.ArrowException) -> str:

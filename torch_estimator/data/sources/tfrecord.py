@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -27,6 +26,7 @@ from torch_estimator.data.sources.input_files import (
     files_signature,
     identify,
 )
+from torch_estimator.data.sources.left_out import LeftOut
 from torch_estimator.data.sources.record_ranges import RecordPiece, RecordRanges, named, open_records
 from torch_estimator.data.sources.text_lines import named_files
 from torch_estimator.data.stream import Signature
@@ -46,8 +46,6 @@ from torch_estimator.tfrecord.features import (
 from torch_estimator.tfrecord.in_python import feature_kinds, step_kinds
 from torch_estimator.tfrecord.parser import Examples
 from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES
-
-logger = logging.getLogger("torch_estimator")
 
 _BLOCK_BYTES = 2**19
 _MOST_BYTES = 2**31
@@ -242,14 +240,14 @@ class _TFRecordReader(Reader):
         self._features = features
         self._source = source
         self._request = request
-        self._left_out: set[tuple[int, int]] = set()
+        self._left_out = LeftOut("damaged record", lambda file, position: named(opened[file], position))
         self.ranges = len(records)
         self.bytes_per_row = float(sample.lengths.mean()) + HEADER_BYTES + FOOTER_BYTES
         self.rows_per_range = records.bytes / max(len(records), 1) / self.bytes_per_row
 
     def read(self, ranges: Array) -> Chunk:
         parts = [self._parsed(block) for block in _blocks(self._records.read(ranges))]
-        self._report([one for part in parts for one in part.damage])
+        self._left_out.report([one for part in parts for one in part.damage])
         columns: dict[str, Column] = {}
         for name, feature in self._features.items():
             column = _concat([part.columns[name] for part in parts], feature) if parts else _no_rows(feature)
@@ -310,22 +308,6 @@ class _TFRecordReader(Reader):
         column = "" if problem.column is None else f"column {problem.column!r}: "
         cure = problem.cure and f"; {problem.cure}"
         return DataError(f"{origin(row)}: {column}{problem.text}{cure}.")
-
-    def _report(self, damage: Sequence[tuple[int, int, str]]) -> None:
-        """Log how many records were left out, each once, although they are read in every epoch."""
-        new = [one for one in damage if one[:2] not in self._left_out]
-        if not new:
-            return
-        self._left_out.update(one[:2] for one in new)
-        file, position, reason = new[0]
-        logger.warning(
-            "Left out %d damaged record%s, %d so far; the first of these is %s: %s.",
-            len(new),
-            "" if len(new) == 1 else "s",
-            len(self._left_out),
-            named(self._files[file], position),
-            reason,
-        )
 
     def _column(self, name: str, feature: Described, examples: Examples) -> Column:
         if isinstance(feature, FeatureList):
