@@ -20,6 +20,21 @@ def test_a_forked_child_reports_its_exit_status(may_outlive: bool) -> None:
     assert child.status == 3 + may_outlive
 
 
+def test_what_a_child_in_a_group_of_its_own_leaves_behind_is_killed() -> None:
+    # A descendant has the end for writing of this pipe as long as it lives.
+    reads, writes = os.pipe()
+    child = fork(may_outlive=True)
+    if child is None:
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    os.close(writes)
+    while not child.has_ended():
+        pass
+    with open(reads, "rb") as pipe:
+        assert pipe.read() == b""
+
+
 def test_a_child_whose_status_others_have_collected_counts_as_ended() -> None:
     child = fork()
     if child is None:

@@ -26,7 +26,7 @@ class ForkedChild:
         """Kill the process and its group, unless it has ended; collect its exit status."""
         if not self.has_ended():
             with contextlib.suppress(ProcessLookupError):
-                (os.killpg if self._has_group else os.kill)(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
             self._collect(0)
 
     def _collect(self, options: int) -> bool:
@@ -35,9 +35,14 @@ class ForkedChild:
                 process, status = os.waitpid(self.pid, options)
             except ChildProcessError:
                 # Other code has collected the status, or the program ignores SIGCHLD. Count it as a success.
-                process, status = self.pid, 0
+                self.status = 0
+                return True
             if process:
                 self.status = os.waitstatus_to_exitcode(status)
+                if self._has_group:
+                    # Kill the processes that the child left running; nothing else would end them.
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self.pid, signal.SIGKILL)
         return self.status is not None
 
 
