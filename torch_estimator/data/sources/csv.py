@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from torch_estimator.data import arrow
 from torch_estimator.data.arguments import by_column, column_names
-from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.column_types import (
     as_column_type,
     check_default,
@@ -19,7 +18,7 @@ from torch_estimator.data.column_types import (
     schema_missing,
     schema_types,
 )
-from torch_estimator.data.columns import MISSING, Array, Column, replace_empty
+from torch_estimator.data.columns import MISSING, Column, replace_empty
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.csv_format import CsvFormat
@@ -41,13 +40,13 @@ from torch_estimator.data.sources.input_files import (
     files_signature,
     identify,
 )
+from torch_estimator.data.sources.line_reader import LineReader
 from torch_estimator.data.sources.text_lines import (
     BYTE_ORDER_MARK,
     LineLocator,
     LineRanges,
     Piece,
     first_line,
-    left_out_lines,
     named_files,
     open_text_file,
 )
@@ -228,7 +227,7 @@ def _check_separator(separator: Any, delimiter: str, quote_char: str | None) -> 
     return separator
 
 
-class _CsvReader(Reader):
+class _CsvReader(LineReader):
     def __init__(
         self,
         lines: LineRanges,
@@ -238,40 +237,11 @@ class _CsvReader(Reader):
         *,
         ignore_errors: bool,
     ) -> None:
-        self._lines = lines
-        self._files = opened
         self._schema = schema
-        self._request = request
         self._parser = CsvParser(schema)
-        self._left_out = left_out_lines(opened) if ignore_errors else None
-        self.ranges = len(lines)
-        self.bytes_per_row = schema.bytes_per_line
-        self.rows_per_range = lines.bytes / max(len(lines), 1) / self.bytes_per_row
-
-    def read(self, ranges: Array) -> Chunk:
-        pieces = self._lines.read(ranges)
-        data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
-        try:
-            columns = self._columns(data)
-        except (RowError, pa.ArrowInvalid) as error:
-            if self._left_out is None:
-                raise self._locator(pieces).error(error) from error
-            pieces, damage = self._locator(pieces).without_wrong(self._columns)
-            self._left_out.report(damage)
-            data = b"".join(piece.data for piece in pieces)
-            columns = self._columns(data)
-        rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
-        # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
-        return self._request.labelled(Chunk(columns, None, rows, lambda row: self._locate(ranges, row)))
-
-    def _columns(self, data: bytes | memoryview) -> dict[str, Column]:
-        return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
-
-    def _locate(self, ranges: Array, row: int) -> str:
-        locator = self._locator(self._lines.read(ranges))
-        if self._left_out is not None:
-            locator = self._locator(locator.without_wrong(self._columns)[0])
-        return locator.locate(row)
+        super().__init__(
+            lines, opened, self._parser, request, bytes_per_row=schema.bytes_per_line, ignore_errors=ignore_errors
+        )
 
     def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
         """Check that no column of integers was inferred as floats because int64 cannot hold its values.
@@ -320,6 +290,3 @@ class _CsvReader(Reader):
                 raise RowError(f"{MISSING}{cure_of_missing(self._request, name).format(name)}", row=row, column=name)
             array = array.fill_null(default)
         return arrow.to_numpy(array)
-
-    def _locator(self, pieces: Sequence[Piece]) -> LineLocator:
-        return LineLocator(self._files, pieces, self._parser.parse, self._parser.problem)

@@ -14,7 +14,7 @@ import pyarrow.csv as arrow_csv
 from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import STRINGS
-from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat, count_filled
+from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat
 from torch_estimator.data.sources.text_lines import first_words, is_finite, is_nan, type_in_words
 from torch_estimator.errors import RowError
 
@@ -56,10 +56,6 @@ class CsvParser:
         if self.schema.format.joins_lines(bytes(data), table.num_rows):
             raise pa.ArrowInvalid("A quoted field does not end on its line")
         return {name: self._checked(_one_array(table.column(name)), name) for name in types}
-
-    def count_rows(self, data: bytes | memoryview) -> int:
-        """Return the number of lines that are not blank. Arrow reads these lines as rows."""
-        return count_filled(bytes(data))
 
     def check_inferred(self, sample: bytes) -> None:
         """Check that no column whose type was inferred as float holds integers beyond int64.

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from torch_estimator.data.arguments import by_column, column_names
-from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.column_types import (
     as_arrow_type,
     as_column_type,
@@ -22,7 +21,7 @@ from torch_estimator.data.column_types import (
     schema_types,
     type_of_default,
 )
-from torch_estimator.data.columns import Array, Column, from_arrow
+from torch_estimator.data.columns import Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
@@ -36,13 +35,13 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.json_parser import BLANK, JsonParser, check_inferred_floats, infer_json_types
+from torch_estimator.data.sources.line_reader import LineReader
 from torch_estimator.data.sources.text_lines import (
     BYTE_ORDER_MARK,
     LineLocator,
     LineRanges,
     Piece,
     first_line,
-    left_out_lines,
     named_files,
     open_text_file,
 )
@@ -216,7 +215,7 @@ def _holds_nested(kind: pa.DataType) -> bool:
     return is_list_type(kind) and (is_list_type(kind.value_type) or pa.types.is_struct(kind.value_type))
 
 
-class _JsonReader(Reader):
+class _JsonReader(LineReader):
     def __init__(
         self,
         lines: LineRanges,
@@ -226,47 +225,25 @@ class _JsonReader(Reader):
         request: ReadRequest,
         bytes_per_row: float,
     ) -> None:
-        self._lines = lines
-        self._files = opened
-        self._parser = parser
+        super().__init__(
+            lines,
+            opened,
+            parser,
+            request,
+            bytes_per_row=bytes_per_row,
+            ignore_errors=source.ignore_errors,
+            blank=BLANK,
+        )
+        self._types = parser.types
         self._defaults = source.defaults
         self._missing = request.missing_integers(source.missing)
-        self._request = request
-        self._left_out = left_out_lines(opened) if source.ignore_errors else None
-        self.ranges = len(lines)
-        self.bytes_per_row = bytes_per_row
-        self.rows_per_range = lines.bytes / max(len(lines), 1) / bytes_per_row
-
-    def read(self, ranges: Array) -> Chunk:
-        pieces = self._lines.read(ranges)
-        data = b"".join(bytes(piece.data) for piece in pieces)
-        try:
-            columns = self._columns(data)
-        except (RowError, pa.ArrowInvalid) as error:
-            if self._left_out is None:
-                raise self._locator(pieces).error(error) from error
-            pieces, damage = self._locator(pieces).without_wrong(self._columns)
-            self._left_out.report(damage)
-            columns = self._columns(b"".join(piece.data for piece in pieces))
-        rows = len(next(iter(columns.values()))) if columns else 0
-        # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
-        return self._request.labelled(Chunk(columns, None, rows, lambda row: self._locate(ranges, row)))
-
-    def _columns(self, data: bytes) -> dict[str, Column]:
-        return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
-
-    def _locate(self, ranges: Array, row: int) -> str:
-        locator = self._locator(self._lines.read(ranges))
-        if self._left_out is not None:
-            locator = self._locator(locator.without_wrong(self._columns)[0])
-        return locator.locate(row)
 
     def signature(self) -> Signature:
         return {"source": "json", "files": files_signature([identify(file) for file in self._files])}
 
     def identity(self) -> Signature:
         versions = [file_version(file.url) for file in self._files]
-        types = {name: str(kind) for name, kind in self._parser.types.items()}
+        types = {name: str(kind) for name, kind in self._types.items()}
         defaults = {name: repr(value) for name, value in self._defaults.items()}
         missing = {name: value for name, value in self._missing.items() if name in types}
         found = {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
@@ -283,6 +260,3 @@ class _JsonReader(Reader):
             raise
         except InvalidValueError as error:
             raise DataError(f"{named_files(self._files)}: {error}") from error
-
-    def _locator(self, pieces: Sequence[Piece]) -> LineLocator:
-        return LineLocator(self._files, pieces, self._parser.parse, self._parser.problem, BLANK)

@@ -37,7 +37,7 @@ class JsonParser:
         self._defaults = defaults
         self._schema = pa.schema({name: _parsed_as(kind) for name, kind in types.items()})
 
-    def parse(self, data: bytes, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
+    def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
         """Parse JSON lines, and return an Arrow array per column.
 
         Args:
@@ -47,6 +47,7 @@ class JsonParser:
         Raises:
             pyarrow.ArrowInvalid: A line is not a JSON object, or a value has another type, is not finite or not UTF-8.
         """
+        data = bytes(data)
         names = list(self.types) if columns is None else list(columns)
         if not data.strip(BLANK):
             return {name: pa.array([], self.types[name]) for name in names}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from torch_estimator.data.columns import Array
 from torch_estimator.data.sources.byte_ranges import ByteRanges
 from torch_estimator.data.sources.input_files import ByteFile, open_byte_file
-from torch_estimator.data.sources.left_out import Damage, LeftOut, reason, wrong_rows
+from torch_estimator.data.sources.left_out import Damage, reason, wrong_rows
 from torch_estimator.errors import DataError, RowError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -291,11 +291,6 @@ class LineLocator:
         except pa.ArrowInvalid:
             return False
         return True
-
-
-def left_out_lines(opened: Sequence[ByteFile]) -> LeftOut:
-    """Return the log of the lines that a reader of text files leaves out."""
-    return LeftOut("row", lambda file, offset: named_line(opened[file], offset))
 
 
 def first_words(error: pa.ArrowException) -> str:

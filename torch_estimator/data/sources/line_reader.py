@@ -1,0 +1,98 @@
+"""The reader of files that have a row on each line, for sources that parse lines with Arrow."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array, Column
+from torch_estimator.data.sources.base import Reader, ReadRequest
+from torch_estimator.data.sources.input_files import ByteFile
+from torch_estimator.data.sources.left_out import LeftOut
+from torch_estimator.data.sources.text_lines import LineLocator, LineRanges, Piece, named_line
+from torch_estimator.errors import RowError
+
+
+class Parser(Protocol):
+    """Parser of lines."""
+
+    def parse(self, data: bytes | memoryview) -> Mapping[str, pa.Array]:
+        """Return the columns of some lines, or raise `pyarrow.ArrowInvalid`."""
+
+    def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
+        """Return what is wrong with a line that cannot be parsed."""
+
+
+class LineReader(Reader):
+    """Reader of lines, with the file and line of a row in errors.
+
+    Args:
+        lines: The lines.
+        opened: The files.
+        parser: Parses the lines.
+        request: What will be read.
+        bytes_per_row: Mean length of a line.
+        ignore_errors: Whether to leave out rows that cannot be read.
+        blank: Characters that a line without a row consists of.
+    """
+
+    def __init__(
+        self,
+        lines: LineRanges,
+        opened: Sequence[ByteFile],
+        parser: Parser,
+        request: ReadRequest,
+        *,
+        bytes_per_row: float,
+        ignore_errors: bool,
+        blank: bytes = b"\r\n",
+    ) -> None:
+        self._lines = lines
+        self._files = opened
+        self._line_parser = parser
+        self._request = request
+        self._blank = blank
+        self._left_out = LeftOut("row", lambda file, at: named_line(opened[file], at)) if ignore_errors else None
+        self.ranges = len(lines)
+        self.bytes_per_row = bytes_per_row
+        self.rows_per_range = lines.bytes / max(len(lines), 1) / bytes_per_row
+
+    def read(self, ranges: Array) -> Chunk:
+        pieces = self._lines.read(ranges)
+        data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
+        try:
+            columns = self._columns(data)
+        except (RowError, pa.ArrowInvalid) as error:
+            if self._left_out is None:
+                raise self._locator(pieces).error(error) from error
+            pieces, damage = self._locator(pieces).without_wrong(self._columns)
+            self._left_out.report(damage)
+            data = b"".join(piece.data for piece in pieces)
+            columns = self._columns(data)
+        if columns:
+            rows = len(next(iter(columns.values())))
+        else:
+            rows = sum(1 for line in bytes(data).splitlines() if line.strip(self._blank))
+        # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
+        return self._request.labelled(Chunk(columns, None, rows, lambda row: self._locate(ranges, row)))
+
+    @abstractmethod
+    def _column(self, name: str, array: pa.Array) -> Column:
+        """Return a column of what was parsed, or raise a `RowError`."""
+
+    def _columns(self, data: bytes | memoryview) -> dict[str, Column]:
+        return {name: self._column(name, array) for name, array in self._line_parser.parse(data).items()}
+
+    def _locate(self, ranges: Array, row: int) -> str:
+        locator = self._locator(self._lines.read(ranges))
+        if self._left_out is not None:
+            locator = self._locator(locator.without_wrong(self._columns)[0])
+        return locator.locate(row)
+
+    def _locator(self, pieces: Sequence[Piece]) -> LineLocator:
+        parser = self._line_parser
+        return LineLocator(self._files, pieces, parser.parse, parser.problem, self._blank)
