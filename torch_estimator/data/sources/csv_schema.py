@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -48,25 +48,16 @@ class CsvSchema:
     format: CsvFormat
     names: tuple[str, ...]
     types: Mapping[str, pa.DataType]
-    defaults: Mapping[str, Any]
-    inferred: frozenset[str]
-    bytes_per_line: float
-    lists: Mapping[str, pa.DataType]
-    list_separator: str | None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    inferred: frozenset[str] = frozenset()
+    bytes_per_line: float = 1.0
+    lists: Mapping[str, pa.DataType] = field(default_factory=dict)
+    list_separator: str | None = None
 
 
 def text_schema(form: CsvFormat, names: tuple[str, ...]) -> CsvSchema:
     """Return a schema that reads all columns as text, to see which lines have the right fields."""
-    return CsvSchema(
-        format=form,
-        names=names,
-        types=dict.fromkeys(names, pa.string()),
-        defaults={},
-        inferred=frozenset(),
-        bytes_per_line=1,
-        lists={},
-        list_separator=None,
-    )
+    return CsvSchema(format=form, names=names, types=dict.fromkeys(names, pa.string()))
 
 
 def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:

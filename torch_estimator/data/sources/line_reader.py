@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column
 from torch_estimator.data.sources.base import Reader, ReadRequest
+from torch_estimator.data.sources.csv_parser import CsvParser
 from torch_estimator.data.sources.input_files import ByteFile
+from torch_estimator.data.sources.json_parser import JsonParser
 from torch_estimator.data.sources.left_out import LeftOut
 from torch_estimator.data.sources.text_lines import LineLocator, LineRanges, Piece, named_line
 from torch_estimator.errors import RowError
-
-
-class Parser(Protocol):
-    """Parser of lines."""
-
-    def parse(self, data: bytes | memoryview) -> Mapping[str, pa.Array]:
-        """Return the columns of some lines, or raise `pyarrow.ArrowInvalid`."""
-
-    def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return what is wrong with a line that cannot be parsed."""
 
 
 class LineReader(Reader):
@@ -44,7 +35,7 @@ class LineReader(Reader):
         self,
         lines: LineRanges,
         opened: Sequence[ByteFile],
-        parser: Parser,
+        parser: CsvParser | JsonParser,
         request: ReadRequest,
         *,
         bytes_per_row: float,
