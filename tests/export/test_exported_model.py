@@ -227,7 +227,7 @@ PREDICT = ("signatures", "predict")
         (
             ("csv",),
             {"tensor": "r", "fields_tensor": "f", "column_names": ["a"], "fields": {"a": {"dtype": "DT_HALF"}}},
-            "KeyError: 'DT_HALF'",
+            "ValueError: unknown type 'DT_HALF'",
         ),
     ],
 )

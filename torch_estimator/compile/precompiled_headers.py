@@ -63,7 +63,8 @@ class PrecompiledHeaders:
         none = subprocess.DEVNULL
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         try:
-            return subprocess.Popen(program, env=variables, stdin=none, stdout=none, stderr=none)
+            # In a group of its own it outlives the compiling process, whose group is killed at its end.
+            return subprocess.Popen(program, env=variables, stdin=none, stdout=none, stderr=none, process_group=0)
         except (OSError, TypeError):
             # An embedded interpreter has no executable.
             return None
