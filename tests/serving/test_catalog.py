@@ -107,7 +107,7 @@ def test_a_broken_version_is_refused_and_the_old_one_goes_on(
     assert "cannot be loaded" in problem
     refused = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert len(refused) == 1
-    assert refused[0].startswith(f"Version 2 of model small is left out: {tmp_path}/2/{MODEL_FILE} cannot be loaded: ")
+    assert refused[0].startswith(f"Cannot load version 2 of model small: {tmp_path}/2/{MODEL_FILE} cannot be loaded: ")
 
 
 def test_a_server_that_starts_beside_broken_versions_answers_with_the_newest_that_loads(

@@ -21,13 +21,9 @@ logger = logging.getLogger("torch_estimator")
 
 
 class AccessLog:
-    """Writes one line of JSON for each request.
+    """Writes one line of JSON for each request to a file, to stdout (``-``) or nowhere (None).
 
-    Args:
-        path: The file, ``-`` for stdout, or None for no log. Several processes may append to the same file.
-
-    Raises:
-        InvalidValueError: The file cannot be opened.
+    Several processes may append to the same file.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -42,13 +38,7 @@ class AccessLog:
             raise InvalidValueError(f"the access log {path} cannot be opened: {files.reason(error)}.") from error
 
     def write(self, scope: Scope, answered: Answered, secs: float) -> None:
-        """Write the line of one request.
-
-        Args:
-            scope: The request.
-            answered: What it was for.
-            secs: Seconds that it took.
-        """
+        """Write the line of one request."""
         if self._file is None:
             return
         line = {

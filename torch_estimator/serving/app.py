@@ -56,15 +56,9 @@ _TENSORFLOW = re.compile(
 
 @dataclass(slots=True)
 class Answered:
-    """What a request was for, for the metrics and the access log.
+    """What a request was for, for metrics and the access log.
 
-    Attributes:
-        model: Name of the model; empty if there is none.
-        version: The version that answered; 0 if none did.
-        method: What was asked for.
-        status: HTTP status code of the answer.
-        instances: Number of instances.
-        traceparent: The trace that the request is part of, or None.
+    The model is empty and the version 0 if there is none; `traceparent` is the trace that the request is part of.
     """
 
     model: str = ""
@@ -86,14 +80,7 @@ class _Target:
 
 
 class ServingApp:
-    """ASGI application of a server.
-
-    Args:
-        service: Answers predictions.
-
-    Attributes:
-        service: Answers predictions.
-    """
+    """ASGI application of a server."""
 
     def __init__(self, service: PredictionService) -> None:
         self.service = service
@@ -222,8 +209,7 @@ class ServingApp:
     def _target(self, scope: Scope) -> _Target:
         """Return what the path of a request names.
 
-        Raises:
-            RequestError: The path or the method is none of TensorFlow Serving's.
+        Raise a RequestError if TensorFlow Serving has no such path or method.
         """
         # Names may have encoded slashes and colons, so take the path as the client has sent it.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -237,11 +223,7 @@ class ServingApp:
         return target
 
     def _check_token(self, scope: Scope) -> None:
-        """Check the bearer token of a request.
-
-        Raises:
-            RequestError: The server wants a token, and the request has none of them.
-        """
+        """Raise a RequestError if the server wants a token and the request has none of them."""
         if not self._tokens:
             return
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
@@ -251,11 +233,7 @@ class ServingApp:
             self.check_authorization(header(scope, b"authorization") or b"")
 
     def check_authorization(self, value: bytes) -> None:
-        """Check what a client has sent as ``Authorization``.
-
-        Raises:
-            RequestError: The server wants a token, and this is none of them.
-        """
+        """Raise a RequestError if the server wants a token and this value of ``Authorization`` holds none of them."""
         if not self._tokens:
             return
         scheme, _, given = value.partition(b" ")
@@ -302,11 +280,7 @@ def _parse_target(verb: str, path: str) -> _Target:
 
 
 def _read_tokens(path: str | None) -> list[bytes]:
-    """Return the tokens in a file, one a line.
-
-    Raises:
-        InvalidValueError: The file cannot be read, or has no token.
-    """
+    """Return the tokens in a file, one a line; raise if it is unreadable or empty."""
     if path is None:
         return []
     try:

@@ -35,11 +35,9 @@ Run = Callable[[Columns, str], Outputs]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Answer to one request.
+    """Answer to one request, with one entry per instance in each output.
 
-    Attributes:
-        outputs: The outputs, with one entry per instance of the request.
-        is_finite: Whether no number in them is NaN or infinite, which JSON cannot express.
+    `is_finite` says that no number is NaN or infinite, which JSON cannot express.
     """
 
     outputs: Outputs
@@ -110,13 +108,8 @@ class Batcher:
     async def predict(self, columns: Columns, signature: str, rows: int) -> Result:
         """Run one request and return its answer.
 
-        Args:
-            columns: Inputs by name. Every input of the signature is given, all with `rows` entries.
-            signature: Name of the signature.
-            rows: Number of instances.
-
-        Raises:
-            RequestError: The queue is full, the request has waited for too long, or an input is wrong.
+        `columns` holds all inputs of the signature, each with `rows` entries. A RequestError says that the queue is
+        full, the request has waited too long, or an input is wrong.
         """
         if self._queued_rows + self._large_rows + rows > max(self._limits.max_queue, rows):
             raise RequestError(429, f"{self._queued_rows + self._large_rows} instances wait already.", retry_secs=1)
@@ -258,10 +251,9 @@ def _result_or_errors(done: asyncio.Future[list[Result | Exception]], count: int
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
-    """Return the inputs of several requests as those of one.
+    """Concatenate the inputs of several requests.
 
-    Raises:
-        TypeError: The requests give an input in different types, which numpy would convert without a word.
+    Raise a TypeError if types differ, which numpy would convert silently.
     """
     joined: dict[str, Any] = {}
     for name in parts[0]:

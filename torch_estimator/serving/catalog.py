@@ -1,8 +1,8 @@
-"""The versions of all models: found, loaded, warmed, switched to, and let go.
+"""Find, load, warm up, activate and unload versions of models.
 
 One thread looks for changes several times a second, and another one loads. A new version is loaded and warmed before it
 takes requests, and requests keep the version that they began with, so none fails when versions change. A version that
-cannot be loaded is logged and left out, while the versions before it stay.
+cannot be loaded is logged, while loaded versions keep serving.
 """
 
 from __future__ import annotations
@@ -52,12 +52,9 @@ _LIST_SECS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a source of versions holds.
+    """What a source holds, with the directory of each version.
 
-    Attributes:
-        versions: Directory of each version.
-        default: The version that is set as the default, or None for the newest one.
-        labels: Versions by label.
+    A default of None stands for the newest version.
     """
 
     versions: Mapping[int, str]
@@ -66,28 +63,19 @@ class Found:
 
 
 class Source(Protocol):
-    """Place where the versions of a model are found.
-
-    Attributes:
-        where: Its path or URL.
-    """
+    """Place, such as the path or URL `where`, in which the versions of a model are found."""
 
     where: str
 
     def find(self) -> Found:
         """Return the versions that are there now.
 
-        Raises:
-            UserError: The place cannot be read, or is empty though it had versions, as the place of a lost mount is.
+        Raise a UserError if the place is unreadable, or is empty although it had versions, as a lost mount is.
         """
 
 
 class DirectorySource:
-    """Directory of numbered exports, as exporters write it, or a single export.
-
-    Args:
-        path: The directory.
-    """
+    """Directory of numbered exports, as exporters write it, or a single export."""
 
     def __init__(self, path: str) -> None:
         self.where = files.as_url(path)
@@ -116,12 +104,7 @@ class DirectorySource:
 
 
 class RegistrySource:
-    """Model of a registry.
-
-    Args:
-        registry: The registry.
-        model: Name of the model.
-    """
+    """Model of a registry."""
 
     def __init__(self, registry: Registry, model: str) -> None:
         self.where = files.join(registry.url, model)
@@ -144,24 +127,7 @@ class RegistrySource:
 
 
 class Version:
-    """A loaded version of a model.
-
-    Args:
-        model: Name of the model.
-        number: Number of the version.
-        directory: Directory of the export.
-        threads: Threads of onnxruntime.
-        limits: Limits of the batches.
-        executor: Runs what would hold up the event loop.
-        observe: Called with the number of instances of each batch.
-
-    Attributes:
-        export: The loaded export.
-        batcher: Runs requests.
-
-    Raises:
-        ExportError: The export cannot be loaded or run.
-    """
+    """A loaded version of a model; creating it raises an ExportError if the export cannot be loaded or run."""
 
     def __init__(
         self,
@@ -187,11 +153,7 @@ class Version:
         self.batcher = Batcher(self.export.predict, limits, executor, fast_rows=fast_rows, observe=observe)
 
     def check(self, columns: Columns, signature: str) -> None:
-        """Check inputs as a prediction does, without running the graph.
-
-        Raises:
-            InvalidValueError: An input is wrong.
-        """
+        """Check inputs as a prediction does, without running the graph."""
         self.export.check(columns, signature)
 
     def _read_recorded(self) -> dict[str, dict[str, list[Any]]]:
@@ -203,11 +165,7 @@ class Version:
         return {name: columns for name, (columns, _) in batches.items()}
 
     def _warm_up(self, max_batch: int) -> int:
-        """Run each signature a few times; return how many instances the event loop may run together.
-
-        Raises:
-            ExportError: The graph cannot be run.
-        """
+        """Run each signature a few times; return how many instances the event loop may run together."""
         slowest = 0.0
         for name in self.export.signatures:
             fastest = float("inf")
@@ -263,11 +221,7 @@ class ModelState:
     slow: frozenset[int] = frozenset()
 
     def number_of(self, label: str) -> int:
-        """Return the version that a label names.
-
-        Raises:
-            RequestError: There is no such label.
-        """
+        """Return the version that a label names, or raise a RequestError."""
         if label not in self.labels:
             raise RequestError(400, f"Unrecognized servable version label: {label}")
         return self.labels[label]
@@ -299,11 +253,7 @@ class _Model:
 class _Failure:
     """Why a version could not be loaded, and when to try again.
 
-    Attributes:
-        problem: The reason.
-        sizes: Size of each file of the version; empty if they cannot be read.
-        pause_secs: Seconds until the next attempt.
-        retry_at: When that is, as `time.monotonic` gives it.
+    File sizes are empty if they cannot be read; `retry_at` is in the seconds of `time.monotonic`.
     """
 
     problem: str
@@ -397,26 +347,16 @@ class Catalog:
         return name in self._models or name.lower() in self._by_lower_name
 
     def state(self, name: str) -> ModelState:
-        """Return the versions of a model.
-
-        Raises:
-            RequestError: There is no such model.
-        """
+        """Return the versions of a model, or raise a RequestError if there is no such model."""
         model = self._models.get(name) or self._by_lower_name.get(name.lower())
         if model is None:
             raise RequestError(404, f"Servable not found for request: Latest({name})")
         return model.state
 
     def version(self, name: str, number: int | None = None, label: str | None = None) -> Version:
-        """Return the version that a request is for.
+        """Return the version that a request is for, by number or label, or else the default.
 
-        Args:
-            name: Name of the model.
-            number: The version, if the request names one.
-            label: The label, if the request names one.
-
-        Raises:
-            RequestError: There is no such model, version or label.
+        Raise a RequestError if there is none.
         """
         state = self.state(name)
         if label is not None:
@@ -542,7 +482,7 @@ class Catalog:
         kept = {*wanted, *labels.values(), default}
         loaded = {number: version for number, version in versions.items() if number in kept}
         if model.loads.keys() - slow.keys() or (wanted and not loaded):
-            # Let go of no version before those that are wanted instead have been loaded, which may fail.
+            # Unload no version before those that are wanted instead have been loaded, which may fail.
             loaded = versions
         if found.default is None:
             default = max(loaded, default=None)
@@ -550,7 +490,7 @@ class Catalog:
             logger.info("Model %s answers with version %d by default.", name, default)
         gone = before.versions.keys() - loaded.keys()
         for number in gone:
-            logger.info("Model %s lets go of version %d.", name, number)
+            logger.info("Model %s: unloaded version %d.", name, number)
         states = {number: one for number, one in before.states.items() if number in found.versions}
         states.update(dict.fromkeys(gone, ("END", "")))
         states.update({number: ("END", failure.problem) for number, failure in model.failures.items()})
@@ -587,7 +527,7 @@ class Catalog:
                 problem = str(error) if isinstance(error, UserError) else files.reason(error)
                 failure = model.failures.get(number)
                 if failure is None or failure.problem != problem:
-                    logger.error("Version %d of model %s is left out: %s", number, name, problem)
+                    logger.error("Cannot load version %d of model %s: %s", number, name, problem)
                 sizes = _sizes(found.versions.get(number))
                 pause_secs = self._retry_secs
                 if failure is None:
@@ -630,11 +570,9 @@ def _chosen(model: _Model, found: Found) -> list[int]:
 
 
 def sources(models: tuple[ServedModel, ...], registry: str | None) -> dict[str, tuple[Source, VersionPolicy]]:
-    """Return where the versions of the models are found that are named one by one.
+    """Return where to find the versions of models that are named one by one.
 
-    Raises:
-        ExportError: A directory does not exist.
-        RegistryError: The registry, or a model in it, does not exist.
+    Raise if a directory, registry or model is missing.
     """
     if registry is not None and files.is_local(registry) and not files.exists(registry):
         raise RegistryError(f"the registry {registry} does not exist; 'estimator models create' makes one.")

@@ -34,11 +34,7 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text"}
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Return the settings in a YAML file, as arguments of `ServingOptions`.
-
-    Raises:
-        InvalidValueError: The file cannot be read, or has a wrong key or value; the message names the line.
-    """
+    """Return the settings in a YAML file, as arguments of `ServingOptions`; errors name the line."""
     try:
         import yaml
     except ImportError as error:

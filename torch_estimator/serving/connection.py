@@ -78,8 +78,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Take a request, unless its headers are too large or do not name one host.
 
-        Raises:
-            ValueError: They are or do not; the parser stops then, and uvicorn calls `send_400_response`.
+        If so, a ValueError stops the parser, and uvicorn calls `send_400_response`.
         """
         hosts = sum(name == b"host" for name, _ in self.headers)
         if self._header_bytes > _MOST_HEADER_BYTES:

@@ -9,10 +9,7 @@ import socket
 class RequestError(Exception):
     """A request cannot be answered as it is.
 
-    Args:
-        status: HTTP status code, such as 404.
-        message: One sentence for the client.
-        retry_secs: Seconds after which the client should try again; sent as ``Retry-After``.
+    The message is one sentence for the client; `retry_secs` is sent as ``Retry-After``.
     """
 
     def __init__(self, status: int, message: str, *, retry_secs: int | None = None) -> None:
@@ -23,11 +20,6 @@ class RequestError(Exception):
 
 
 def option_to_change(error: Exception, port: str) -> str:
-    """Return which option of the command line to change if the server cannot listen on its address.
-
-    Args:
-        error: What the system has raised.
-        port: The option that names the port.
-    """
+    """Return which option of the command line to change if the server cannot listen on its address."""
     is_host = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
     return "--host" if is_host else port

@@ -87,11 +87,7 @@ _MESSAGES = _read_messages()
 def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket | None]:
     """Check that gRPC's port is free, and replace port 0 with a free one.
 
-    Returns:
-        The settings, and a socket that keeps the port for the workers as long as it is open.
-
-    Raises:
-        InvalidValueError: The port is in use, or the address cannot be used.
+    Return the settings, and a socket that keeps the port for the workers as long as it is open.
     """
     if options.grpc_port is None:
         return options, None
@@ -115,11 +111,7 @@ def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket
 
 
 class GrpcServer:
-    """Server of the protocol, for one worker.
-
-    Args:
-        app: The application that answers REST; gRPC has the same models, tokens and metrics.
-    """
+    """gRPC server of one worker, with the models, tokens and metrics of the application that answers REST."""
 
     def __init__(self, app: ServingApp) -> None:
         self._app = app
@@ -128,11 +120,7 @@ class GrpcServer:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Begin to listen.
-
-        Raises:
-            InvalidValueError: The port or the files of TLS cannot be used.
-        """
+        """Begin to listen; raise if the port or the files of TLS cannot be used."""
         options = self._service.options
         server = grpc.aio.server(
             options=(
@@ -167,11 +155,7 @@ class GrpcServer:
         self._server = server
 
     async def stop_after(self, is_over: Callable[[], bool]) -> None:
-        """Wait for the end of the server, then answer what has arrived, and take no more.
-
-        Args:
-            is_over: Returns whether the server ends; called ten times a second, as uvicorn does.
-        """
+        """Shut down gracefully once `is_over` returns true, which is called ten times a second, as uvicorn does."""
         while not is_over():
             await asyncio.sleep(0.1)
         await self._server.stop(self._service.options.drain_secs)
@@ -268,15 +252,7 @@ def _metadata(context: Any, name: str) -> bytes:
 
 
 def read_infer(request: Any, version: Version) -> InferCall:
-    """Return what an infer request asks for.
-
-    Args:
-        request: The message ``ModelInferRequest``.
-        version: The version of the model.
-
-    Raises:
-        RequestError: The request is wrong; the message names the input.
-    """
+    """Return what a ``ModelInferRequest`` asks for; a RequestError names the wrong input."""
     name, signature = find_signature(_parameters(request), version)
     raw = request.raw_input_contents
     inputs = request.inputs

@@ -31,12 +31,7 @@ class ClientGone(Exception):
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the value of a request's header, or None.
-
-    Args:
-        scope: The request.
-        name: Name of the header in lower case.
-    """
+    """Return the value of a request's header, named in lower case, or None."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
@@ -46,15 +41,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 async def read_body(scope: Scope, receive: Receive, *, most_bytes: int) -> bytes:
     """Return the body of a request. How long the client may take is for the connection to limit.
 
-    Args:
-        scope: The request.
-        receive: ASGI's function.
-        most_bytes: Largest size.
-
-    Raises:
-        RequestError: The body is compressed or too large, or the connection has refused it because the client was too
-            slow.
-        ClientGone: The client has closed the connection.
+    Raise a RequestError if the body is compressed, too large or too slow, and ClientGone if the client has closed the
+    connection.
     """
     for key, value in scope["headers"]:
         if key == b"content-length":
@@ -81,14 +69,7 @@ def _too_large(most_bytes: int) -> RequestError:
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Headers = (_JSON,)) -> None:
-    """Send an answer.
-
-    Args:
-        send: ASGI's function.
-        status: HTTP status code.
-        body: The body.
-        headers: Headers, except the length.
-    """
+    """Send a response; `headers` are without the length."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""uvicorn's server on a socket that several processes share: who takes a connection, and how a process leaves.
+"""uvicorn's server on a shared socket: accept fairly between processes, and shut down without failed requests.
 
 uvicorn alone falls short in two places. A process that accepts takes all connections that wait, so that of 16
 connections that arrive together one process gets 16 and its neighbour none. And a process that ends closes its idle
@@ -58,10 +58,7 @@ _AT_ONCE = 64
 class Place:
     """The place of a process among those that share a socket.
 
-    Attributes:
-        board: The reports of all processes.
-        slot: The row of this process.
-        parent: Id of the process that started them.
+    `slot` is its row on the board, and `parent` the id of the process that started them.
     """
 
     board: Scoreboard
@@ -70,16 +67,11 @@ class Place:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server on a socket that other processes may accept from, too.
+    """uvicorn's server on a socket that other processes may accept from, too; without others, `place` is None.
 
     SIGTERM and Ctrl-C end it. One process of several also ends on SIGUSR1, as `retire` says.
 
-    Args:
-        config: uvicorn's settings.
-        listener: The socket, which listens.
-        place: The place of this process among others, or None if there are no others.
-        running: Returns how many requests are not answered yet.
-        ready: Called when connections are taken.
+    `running` returns how many requests are not answered yet; `ready` is called when connections are taken.
     """
 
     def __init__(
@@ -187,11 +179,7 @@ class HttpServer(uvicorn.Server):
 
 
 class LastAnswer:
-    """ASGI application that answers as another one does, and says that the connection is closed after the answer.
-
-    Args:
-        application: The other one.
-    """
+    """ASGI application that answers as another one does, and says that the connection is closed after the answer."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -206,14 +194,7 @@ class LastAnswer:
 
 
 class Acceptor:
-    """Takes connections from a socket.
-
-    Args:
-        listener: The socket, which listens.
-        connect: Begins to serve a connection.
-        place: The place of this process among others, or None if there are no others.
-        count: Returns the number of open connections of this process.
-    """
+    """Accepts connections from a listening socket; `count` returns how many are open in this process."""
 
     def __init__(
         self,

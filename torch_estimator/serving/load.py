@@ -49,12 +49,7 @@ class Totals:
 
     @classmethod
     def read(cls, samples: Samples, secs: float) -> Totals:
-        """Return the totals that metrics say.
-
-        Args:
-            samples: The metrics. Those without a method belong to the page itself and do not count.
-            secs: The time.
-        """
+        """Return the totals that metrics say; samples without a method belong to the page itself and do not count."""
         requests: dict[str, float] = {}
         buckets: dict[float, float] = {}
         failed = 0.0
@@ -114,13 +109,10 @@ class Point:
 
 
 def quantile(buckets: Mapping[float, float], part: float) -> float | None:
-    """Return the value below which a part of the observations of a histogram lie; None if it has none.
+    """Return the value below which a part (0 to 1) of a histogram's observations lie; None if it has none.
 
-    Within a bucket the observations count as spread evenly, as Prometheus' ``histogram_quantile`` has it.
-
-    Args:
-        buckets: Number of observations up to each bound, by ascending bound; the last bound is infinite.
-        part: The part, from 0 to 1.
+    Buckets are cumulative, by ascending bound, and the last bound is infinite. Within a bucket the observations count
+    as spread evenly, as Prometheus' ``histogram_quantile`` has it.
 
     >>> quantile({1.0: 5.0, 2.0: 10.0, math.inf: 10.0}, 0.75)
     1.5
@@ -138,11 +130,7 @@ def quantile(buckets: Mapping[float, float], part: float) -> float | None:
 
 
 class LoadHistory:
-    """The load of the last `SECONDS` seconds.
-
-    Args:
-        metrics: The metrics of the server.
-    """
+    """The load of the last `SECONDS` seconds."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

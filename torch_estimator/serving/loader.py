@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 
 class Loader:
-    """Runs loads one after the other, in the order given. The next load does not wait for a slow one.
-
-    Args:
-        slow_secs: Seconds after which a load is slow.
+    """Runs loads one after the other, in the order given, and starts the next one when a load has taken `slow_secs`.
 
     >>> loader = Loader()
     >>> load = loader.submit(lambda: "loaded")

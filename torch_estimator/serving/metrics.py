@@ -59,15 +59,7 @@ class Metrics:
         self._count += 1
 
     def end(self, model: str, version: int, method: str, status: int, secs: float) -> None:
-        """Count a request that is answered.
-
-        Args:
-            model: Name of the model; empty if the request named none that exists.
-            version: The version; 0 if none was found.
-            method: What was asked for, such as ``predict``.
-            status: HTTP status code of the answer.
-            secs: Seconds from the arrival of the request.
-        """
+        """Count an answered request; the model is empty, or the version 0, if the request named none that exists."""
         self._count -= 1
         key = (model, version, method, status)
         if key not in self._by_call:

@@ -69,30 +69,16 @@ class InferCall:
 
 
 class OpenInferenceRest:
-    """Answers requests whose path begins with ``/v2``.
-
-    Args:
-        service: Answers predictions.
-    """
+    """Answers requests whose path begins with ``/v2``."""
 
     def __init__(self, service: PredictionService) -> None:
         self._service = service
         self._most_bytes = int(service.options.max_body_mb * 2**20)
-        # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
+        # Cache parsed paths; the limit stops a client from exhausting memory with invented ones.
         self._targets: dict[str, tuple[str, str, str]] = {}
 
     async def answer(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
-        """Answer a request.
-
-        Args:
-            scope: The request.
-            receive: ASGI's function.
-            send: ASGI's function.
-            answered: Gets what the request was for.
-
-        Raises:
-            RequestError: The request cannot be answered as it is.
-        """
+        """Answer a request, and note in `answered` what it was for."""
         verb, path = scope["method"], scope["path"]
         if path in ("/v2", "/v2/"):
             _check_verb(verb, "GET", path)
@@ -152,16 +138,7 @@ class OpenInferenceRest:
 
 
 def find_version(service: PredictionService, model: str, version: str) -> Version:
-    """Return the version that a request is for.
-
-    Args:
-        service: Has the models.
-        model: Name of the model.
-        version: The version; empty for the default.
-
-    Raises:
-        RequestError: There is no such model or version.
-    """
+    """Return a version by number, or the default for an empty text; raise a RequestError if there is none."""
     if not version:
         return service.catalog.version(model)
     if not re.fullmatch(r"v?[0-9]{1,18}", version):
@@ -170,11 +147,7 @@ def find_version(service: PredictionService, model: str, version: str) -> Versio
 
 
 def describe_model(service: PredictionService, version: Version) -> dict[str, Any]:
-    """Return the metadata of a model: its versions, and the inputs and outputs of the default signature.
-
-    Raises:
-        RequestError: The model has no default signature.
-    """
+    """Return the metadata of a model: its versions, and the inputs and outputs of the default signature."""
     _, signature = find_signature({}, version)
     return {
         "name": version.model,
@@ -190,11 +163,7 @@ def _tensors(infos: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def find_signature(parameters: Mapping[str, Any], version: Version) -> tuple[str, Signature]:
-    """Return the name of the signature that the parameters of a request choose, and the signature.
-
-    Raises:
-        RequestError: There is no such signature.
-    """
+    """Return the signature that the parameters of a request choose, with its name, or raise a RequestError."""
     name = parameters.get("signature_name", "serving_default")
     signatures = version.export.signatures
     if not isinstance(name, str) or name not in signatures:
@@ -208,13 +177,8 @@ def chosen_outputs(
 ) -> list[tuple[str, bool]]:
     """Return the name of each output to return, and whether it is to be binary.
 
-    Args:
-        requested: Name and parameters of each requested output; none requests all.
-        signature: The signature.
-        is_binary: Whether outputs are binary that do not say it themselves.
-
-    Raises:
-        RequestError: An output does not exist, is requested twice, or in a way that the server does not have.
+    If none is requested, all are returned; `is_binary` applies to outputs that do not say it themselves. An output that
+    does not exist or is requested twice, or an unknown parameter, raises a RequestError.
     """
     outputs: dict[str, bool] = {}
     for name, parameters in requested:
@@ -230,16 +194,7 @@ def chosen_outputs(
 
 
 def check_parameters(parameters: Mapping[str, Any], kind: str, name: str) -> None:
-    """Check that an input or output asks for no extension that the server lacks.
-
-    Args:
-        parameters: The parameters of the input or output.
-        kind: ``Input`` or ``Output``.
-        name: Its name.
-
-    Raises:
-        RequestError: It does.
-    """
+    """Raise a RequestError if an input or output (`kind`) asks for an extension that the server lacks."""
     for extension in ("shared_memory_region", "classification"):
         if extension in parameters:
             where = f"{kind} {shortened(name)}"
@@ -247,15 +202,9 @@ def check_parameters(parameters: Mapping[str, Any], kind: str, name: str) -> Non
 
 
 def read_infer(body: bytes, header_length: bytes | None, version: Version) -> InferCall:
-    """Return what an infer request asks for.
+    """Return what an infer request asks for; a RequestError names the wrong input.
 
-    Args:
-        body: The body of the request.
-        header_length: Value of the header ``Inference-Header-Content-Length``, if there is one.
-        version: The version of the model.
-
-    Raises:
-        RequestError: The request is wrong; the message names the input.
+    `header_length` is the value of ``Inference-Header-Content-Length``, if there is one.
     """
     at = len(body) if header_length is None else _json_end(header_length, len(body))
     content = read_json(body[:at])
@@ -294,11 +243,7 @@ def _json_end(header_length: bytes, body_length: int) -> int:
 def _input(one: Mapping[str, Any], index: int, body: bytes, at: int) -> tuple[InputTensor, int]:
     """Return an input, and where the bytes of the next one begin.
 
-    Args:
-        one: The input in JSON.
-        index: Its number, from 0.
-        body: The body of the request.
-        at: Where in it the bytes of this input begin, if it has any.
+    Its own bytes, if it has any, begin at `at` in the body.
     """
     name, datatype, shape, data = one.get("name"), one.get("datatype"), one.get("shape"), one.get("data")
     if not isinstance(name, str) or not isinstance(datatype, str) or not isinstance(shape, list):

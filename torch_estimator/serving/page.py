@@ -84,13 +84,7 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """What a visitor may do.
-
-    Attributes:
-        may_see: Whether the page is shown.
-        may_use: Whether forms are shown and answered.
-        is_signed_in: Whether a cookie holds a token.
-    """
+    """What a visitor may do: see the page, use its forms; and whether a cookie holds a token."""
 
     may_see: bool
     may_use: bool
@@ -98,12 +92,7 @@ class _Access:
 
 
 def routes(service: PredictionService, check_authorization: CheckAuthorization) -> list[Route]:
-    """Return the routes of the page.
-
-    Args:
-        service: Answers predictions.
-        check_authorization: Checks tokens.
-    """
+    """Return the routes of the page."""
     page = _Page(service, check_authorization)
     return [
         Route("/", page.answering(page.show)),
@@ -317,10 +306,9 @@ class _Page:
         return _Access(may_see=True, may_use=True, is_signed_in=bool(cookie))
 
     async def _form(self, request: Request, *, needs_access: bool = True) -> dict[str, str]:
-        """Return the fields of a form that somebody has sent.
+        """Return the fields of a submitted form.
 
-        Raises:
-            RequestError: The visitor may not send it, it was not made by this page, or it is not a form.
+        Raise a RequestError if the visitor may not send it, it was not made by this page, or it is not a form.
         """
         body = await read_body(request.scope, request.receive, most_bytes=_MOST_FORM_BYTES)
         access = self._access(request)
@@ -356,11 +344,7 @@ class _Page:
 
 
 def _chosen(fields: Mapping[str, str]) -> Chosen:
-    """Return what the fields of an address or a form choose.
-
-    Raises:
-        RequestError: A number is not one.
-    """
+    """Return what the fields of an address or a form choose; raise a RequestError if a number is not one."""
     version = fields.get("version", "")
     number = _integer(version.removeprefix("v"))
     if version and number is None:

@@ -126,13 +126,7 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A prediction that a person has asked for.
-
-    Attributes:
-        texts: What is in the form.
-        problem: What is wrong with it.
-        outcome: The prediction, if nothing is wrong.
-    """
+    """A prediction that a person has asked for: the texts in the form, and what is wrong with them or the outcome."""
 
     texts: Mapping[str, str]
     problem: str = ""
@@ -140,12 +134,7 @@ class Tried:
 
 
 class Models:
-    """The models of a server, for the page.
-
-    Args:
-        catalog: The loaded versions.
-        options: The settings of the server.
-    """
+    """The models of a server, for the page."""
 
     def __init__(self, catalog: Catalog, options: ServingOptions) -> None:
         self._catalog = catalog
@@ -153,11 +142,7 @@ class Models:
         self._from_directories = {model.name for model in options.models if model.path is not None}
 
     def registry_of(self, model: str) -> Registry:
-        """Return the registry that a model comes from.
-
-        Raises:
-            RequestError: It comes from a directory.
-        """
+        """Return the registry that a model comes from; raise a RequestError if it comes from a directory."""
         if self._registry is None or model in self._from_directories:
             raise RequestError(
                 409, f"The model {model} is not served from a registry, so its newest version is the default."
@@ -165,11 +150,7 @@ class Models:
         return self._registry
 
     def name_of(self, model: str) -> str:
-        """Return the name of a model in its own letters; names in URLs do not depend on case.
-
-        Raises:
-            RequestError: There is no such model.
-        """
+        """Return the name of a model in its own letters; names in URLs do not depend on case."""
         names = self._catalog.names()
         found = [one for one in names if one == model] or [one for one in names if one.lower() == model.lower()]
         if not found:
@@ -177,11 +158,7 @@ class Models:
         return found[0]
 
     def version_of(self, model: str, number: int | None) -> Version:
-        """Return a loaded version of a model: the default if there is no number.
-
-        Raises:
-            RequestError: There is no such model, or the version is not loaded.
-        """
+        """Return a loaded version of a model, the default if there is no number, or raise a RequestError."""
         state = self._catalog.state(self.name_of(model))
         version = state.versions.get(state.default if number is None else number)  # type: ignore[arg-type]
         if version is None:
@@ -203,15 +180,8 @@ class Models:
     def view(self, chosen: Chosen, *, with_form: bool, tried: Tried | None = None) -> ModelView | None:
         """Return what is shown of a model; None if there is no model at all.
 
-        This reads the registry and the example, so call it in a thread.
-
-        Args:
-            chosen: What a person has chosen to see.
-            with_form: Whether to show the form, whose example is a row of the training or the evaluation.
-            tried: A prediction that fills the form instead of the example.
-
-        Raises:
-            RequestError: There is no such model, version or signature.
+        This reads the registry and the example, so call it in a thread. The form is filled with the prediction `tried`,
+        or else with an example, a row of the training or the evaluation.
         """
         names = self._catalog.names()
         if not names:
@@ -289,22 +259,16 @@ class Models:
 
 
 def signature_of(version: Version, name: str) -> Signature:
-    """Return a signature of a version.
-
-    Raises:
-        RequestError: The version has no such signature.
-    """
+    """Return a signature of a version, or raise a RequestError."""
     if name not in version.export.signatures:
         raise RequestError(404, f"Version {version.number} of the model {version.model} has no signature {name}.")
     return version.export.signatures[name]
 
 
 def link(root: str, **values: Any) -> str:
-    """Return the address of the page that shows what the arguments choose.
+    """Return the address of the page that shows what the arguments choose, such as ``model="census"``.
 
-    Args:
-        root: Path under which the server is mounted; empty if it has the whole host.
-        values: What is chosen, such as ``model="census"``; what is unset is left out.
+    `root` is the path under which the server is mounted, or empty; unset values are left out.
     """
     query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)})
     return f"{root}/?{query}" if query else f"{root}/"

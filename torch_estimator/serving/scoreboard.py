@@ -41,10 +41,7 @@ class NodeReport:
 
 
 class Scoreboard:
-    """The reports of all nodes.
-
-    Args:
-        path: A file that `create` has made.
+    """The reports of all nodes, in a file that `create` has made.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:

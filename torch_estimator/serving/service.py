@@ -23,17 +23,7 @@ logger = logging.getLogger("torch_estimator")
 class PredictionService:
     """Answers predictions for all models of a server; the protocols translate from and to it.
 
-    Args:
-        options: The settings.
-
-    Attributes:
-        options: The settings.
-        catalog: The models and their versions.
-        metrics: What is counted.
-        is_draining: Whether the server is about to end; then it reports that it is not ready.
-
-    Raises:
-        ExportError: A model's directory does not exist.
+    While `is_draining` is set, before the server shuts down, it reports that it is not ready.
     """
 
     def __init__(self, options: ServingOptions) -> None:
@@ -73,14 +63,8 @@ class PredictionService:
     async def predict(self, version: Version, signature: str, columns: Columns, rows: int) -> Result:
         """Run a version on the instances of one request.
 
-        Args:
-            version: The version, from `Catalog.version`.
-            signature: Name of the signature, which the version has.
-            columns: Inputs by name, each with `rows` entries; lists, or arrays as `ExportedModel.predict` takes them.
-            rows: Number of instances.
-
-        Raises:
-            RequestError: An input is wrong, or the server has too much to do.
+        `columns` are lists, or arrays as `ExportedModel.predict` takes them, each with `rows` entries. A wrong input or
+        a full queue raises a RequestError.
         """
         try:
             return await version.batcher.predict(columns, signature, rows)
@@ -90,17 +74,7 @@ class PredictionService:
             raise RequestError(500, str(error)) from error
 
     async def predict_instances(self, version: Version, signature: str, columns: Columns, rows: int) -> Result:
-        """Run a version as `predict` does, for a client that has given several instances.
-
-        Args:
-            version: As for `predict`, as the following ones are.
-            signature: Name of the signature.
-            columns: Inputs by name.
-            rows: Number of instances.
-
-        Raises:
-            RequestError: As for `predict`. If an input is wrong, the message names the instance.
-        """
+        """Run a version as `predict` does, for a client that has given several instances; errors name the instance."""
         try:
             return await self.predict(version, signature, columns, rows)
         except RequestError as error:

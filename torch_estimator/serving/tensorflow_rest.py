@@ -37,14 +37,7 @@ METHODS = ("predict", "classify", "regress")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a request asks for.
-
-    Attributes:
-        signature: Name of the signature.
-        columns: Inputs by name.
-        rows: Number of instances.
-        by_row: Whether the instances were given by row.
-    """
+    """What a request asks for, and whether its instances were given by row."""
 
     signature: str
     columns: Columns
@@ -53,11 +46,7 @@ class Call:
 
 
 def read_json(body: bytes) -> Any:
-    """Return the value of a JSON body.
-
-    Raises:
-        RequestError: The body is not JSON, or nests too deep.
-    """
+    """Return the value of a JSON body; raise a RequestError if it is not JSON or nests too deep."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -83,11 +72,7 @@ def read_json(body: bytes) -> Any:
 
 
 def read_predict(body: bytes, version: Version) -> Call:
-    """Return what a predict request asks for.
-
-    Raises:
-        RequestError: The request is wrong; the message names the instance and the input.
-    """
+    """Return what a predict request asks for; a RequestError names the wrong instance and input."""
     content = _object(read_json(body))
     name, signature = _signature(content, version)
     instances, inputs = content.get("instances"), content.get("inputs")
@@ -106,16 +91,7 @@ def read_predict(body: bytes, version: Version) -> Call:
 
 
 def read_examples(body: bytes, version: Version, method: str) -> Call:
-    """Return what a classify or regress request asks for.
-
-    Args:
-        body: The body of the request.
-        version: The version of the model.
-        method: ``classify`` or ``regress``.
-
-    Raises:
-        RequestError: The request is wrong; the message names the example and the input.
-    """
+    """Return what a ``classify`` or ``regress`` request asks for; a RequestError names the wrong example and input."""
     content = _object(read_json(body))
     name, signature = _signature(content, version)
     wanted = CLASSIFY if method == "classify" else REGRESS
@@ -164,8 +140,7 @@ def write_predict(call: Call, result: Result) -> bytes:
 def write_examples(result: Result, method: str) -> bytes:
     """Return the body of the answer to a classify or regress request.
 
-    Raises:
-        RequestError: The signature lacks the outputs of its method.
+    Raise a RequestError if the signature lacks the outputs of its method.
     """
     try:
         if method == "regress":
@@ -182,17 +157,7 @@ def write_examples(result: Result, method: str) -> bytes:
 
 
 def write_status(catalog: Catalog, model: str, number: int | None, label: str | None) -> bytes:
-    """Return the status of a model's versions, or of one of them.
-
-    Args:
-        catalog: The models.
-        model: Name of the model.
-        number: The version, if the request names one.
-        label: The label, if the request names one.
-
-    Raises:
-        RequestError: There is no such model, version or label.
-    """
+    """Return the status of a model's versions, or of the one that the request names by number or label."""
     state = catalog.state(model) if catalog.has(model) else ModelState()
     known = state.states
     if label is not None:

@@ -36,13 +36,8 @@ def find_tracer() -> Tracer | None:
 class Trace:
     """The trace that a request is part of.
 
-    Args:
-        scope: The request.
-        given: Its header ``traceparent``, or None.
-        tracer: OpenTelemetry's tracer, or None for no span.
-
-    Attributes:
-        parent: The ``traceparent`` for the answer and the access log; None if the client has sent a wrong one.
+    `parent` is the ``traceparent`` for the answer and the access log, or None if the client has sent a wrong one.
+    Without a tracer there is no span.
     """
 
     def __init__(self, scope: Scope, given: bytes | None, tracer: Tracer | None) -> None:

@@ -35,11 +35,7 @@ _ALLOCATIONS_PER_COLLECTION = 50_000
 
 
 def listen(options: ServingOptions) -> socket.socket:
-    """Return a socket that listens on the address of the settings.
-
-    Raises:
-        InvalidValueError: The address cannot be used.
-    """
+    """Return a socket that listens on the address of the settings."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -61,16 +57,10 @@ def serve(
     ready: Callable[[], None] = lambda: None,
     place: Place | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; then answer what has arrived, and return.
+    """Serve until SIGTERM or Ctrl-C; then answer what has arrived, close the listener, and return.
 
-    Args:
-        options: The settings.
-        listener: A socket that listens. It is closed at the end.
-        ready: Called when the models are loaded and connections are taken.
-        place: The place of this process among others that share the socket; None if there are no others.
-
-    Raises:
-        UserError: A model cannot be served at all.
+    `ready` is called when the models are loaded and connections are taken; without other processes on the socket,
+    `place` is None. A UserError says that a model cannot be served at all.
     """
     _allow_many_connections()
     _check_certificate(options)
@@ -118,11 +108,7 @@ def _leave() -> None:
 
 
 def _check_certificate(options: ServingOptions) -> None:
-    """Check that the certificate and the key can be used.
-
-    Raises:
-        InvalidValueError: They cannot.
-    """
+    """Check that the certificate and the key can be used."""
     if options.tls_certificate is None:
         return
     try:
