@@ -146,12 +146,7 @@ class Change:
 
 
 class ModelHistory:
-    """State and history of one model.
-
-    Args:
-        root: Path or URL of the registry.
-        model: Name of the model.
-    """
+    """State and history of one model."""
 
     def __init__(self, root: str, model: str) -> None:
         self.directory = files.join(root, model)
@@ -160,11 +155,7 @@ class ModelHistory:
         self._model_file = state_file(files.join(self.directory, MODEL_FILE), ModelInfo)
 
     def read(self) -> ModelInfo | None:
-        """Return the state of the model; None if there is no such model.
-
-        Raises:
-            RegistryError: A file is damaged.
-        """
+        """Return the state of the model; None if there is no such model."""
         state = self._model_file.read()
         if files.is_local(self._root):
             return state
@@ -174,11 +165,7 @@ class ModelHistory:
         return state
 
     def changes(self) -> list[Change]:
-        """Return all changes, the oldest first.
-
-        Raises:
-            RegistryError: A file is damaged.
-        """
+        """Return all changes, the oldest first."""
         found = (self._read_change(number) for number in self._numbers())
         return [change for change in found if change is not None]
 
@@ -192,15 +179,8 @@ class ModelHistory:
     ) -> ModelInfo | None:
         """Make a change; return the state after it.
 
-        Args:
-            what: What is done, for the history.
-            make: Function from the state before the change (None if there is no model) to the state after it. It raises
-                an error to refuse the change. It may be called several times.
-            version: The version that is created, deleted, labelled or made the default.
-            manifest: Content of the manifest of a new version, whose files are at `staged`.
-
-        Raises:
-            RegistryError: Another process is changing the registry, or a file is damaged.
+        `make` maps the state before (None if there is no model) to the state after it; it may be called several times,
+        and raises an error to refuse the change. `manifest` describes a new version, whose files are at `staged`.
         """
         with one_writer(self._root):
             while True:
@@ -349,8 +329,7 @@ def state_file(path: str, kind: type[T]) -> StateFile[T]:
 def known_format(kind: type[T], content: Any) -> T:
     """Return what the ``to_json`` of a class with a ``format_version`` returned.
 
-    Raises:
-        ValueError: The content is something else.
+    Raise a ValueError for other content.
     """
     version = from_json(int, from_json(dict[str, Any], content).get("format_version"), "'format_version'")
     if version > FORMAT_VERSION:

@@ -77,12 +77,8 @@ class CheckReport:
 def check_export(directory: str, *, latency: bool = True) -> CheckReport:
     """Load an export in a new process without torch, and compare its predictions with those it has recorded.
 
-    Args:
-        directory: Directory or URL of the export.
-        latency: Whether to measure the latency, which takes a few seconds.
-
-    Raises:
-        ExportError: The export does not load, does not reproduce its predictions, or differs from its manifest.
+    Raise an ExportError if the export does not load, does not reproduce its predictions, or differs from its manifest.
+    Measuring the latency takes a few seconds.
     """
     with tempfile.TemporaryDirectory(prefix="torch-estimator-check-") as folder:
         local = directory

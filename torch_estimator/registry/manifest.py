@@ -21,12 +21,7 @@ _EVALUATIONS = "eval"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
-    """Size and checksum of one file.
-
-    Attributes:
-        bytes: Size in bytes.
-        sha256: SHA-256 of the content, in hexadecimal digits.
-    """
+    """Size in bytes of one file, and its SHA-256 in hexadecimal digits."""
 
     bytes: int
     sha256: str
@@ -91,29 +86,15 @@ class VersionInfo:
 
 
 def read_version(directory: str) -> VersionInfo | None:
-    """Return the manifest in the directory of a version; None if there is none.
-
-    Raises:
-        RegistryError: The manifest is damaged.
-    """
+    """Return the manifest in the directory of a version; None if there is none."""
     return state_file(files.join(directory, MANIFEST_FILE), VersionInfo).read()
 
 
 def copy_version(origin: str, target: str, *, model: str, version: int, description: str) -> VersionInfo:
     """Copy an export into a new directory; return the manifest of the copy, which is not written.
 
-    An export that is itself a version of a registry keeps its run and metrics.
-
-    Args:
-        origin: Directory of the export.
-        target: Directory of the copy.
-        model: Name of the model.
-        version: Number of the version.
-        description: Text for people.
-
-    Raises:
-        ExportError: A file differs from the manifest that `origin` has.
-        OSError: A file cannot be copied.
+    An export that is itself a version of a registry keeps its run and metrics, and an ExportError says which of its
+    files differ from its manifest.
     """
     exported = read_manifest(origin)
     source = read_version(origin)
@@ -141,12 +122,7 @@ def copy_version(origin: str, target: str, *, model: str, version: int, descript
 
 
 def check_files(directory: str) -> bool:
-    """Compare the files of a version with its manifest; return False if there is no manifest, as in a plain export.
-
-    Raises:
-        ExportError: A file is missing, was added or changed.
-        RegistryError: The manifest is damaged.
-    """
+    """Compare the files of a version with its manifest; return False if there is no manifest, as in a plain export."""
     info = read_version(directory)
     if info is None:
         return False
@@ -158,11 +134,7 @@ def check_files(directory: str) -> bool:
 
 
 def compare_files(info: VersionInfo, found: Mapping[str, FileInfo], directory: str) -> None:
-    """Check that the files in a directory are those of a manifest.
-
-    Raises:
-        ExportError: A file is missing, was added or changed.
-    """
+    """Raise an ExportError if a file of a manifest is missing or has changed, or a file was added."""
     for problem, names in (
         ("lacks", info.files.keys() - found.keys()),
         ("has, beside the files of its manifest,", found.keys() - info.files.keys()),

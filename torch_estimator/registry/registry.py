@@ -452,12 +452,7 @@ class Registry:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a model, which becomes the name of a directory.
-
-    Raises:
-        InvalidTypeError: The name is not a string.
-        InvalidValueError: It has characters that a name must not have.
-    """
+    """Return the name of a model, which becomes the name of a directory, or raise if it cannot be used."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"the name of a model must be a string, but got {shortened(name)}.")
     if not _is_name(name):
@@ -470,10 +465,6 @@ def checked_name(name: str) -> str:
 
 def as_version(version: int | str) -> int:
     """Return the number of a version; ``v1`` is read as 1.
-
-    Raises:
-        InvalidTypeError: `version` is neither a number nor a string.
-        InvalidValueError: It is not the number of a version.
 
     >>> as_version("v12")
     12
