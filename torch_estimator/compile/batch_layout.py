@@ -23,11 +23,9 @@ TensorLayouts = tuple[TensorLayout, ...]
 
 
 class BatchLayout(NamedTuple):
-    """Layout of a batch: names and nesting of its tensors, and the shape, strides and dtype of each.
+    """Layout of a batch.
 
-    Attributes:
-        structure: Says where each tensor is in the batch: names in their order, nesting, and what is None.
-        tensors: The layout of each tensor, in the order of `tree.leaves`.
+    Names and nesting of its tensors, and the shape, strides and dtype of each, in the order of `tree.leaves`.
     """
 
     structure: str

@@ -45,19 +45,10 @@ def build(
     threads: int,
     headers: PrecompiledHeaders,
 ) -> None:
-    """Compile a graph into the library that `CompiledStep` loads, and write a file that describes the inputs.
+    """Compile a graph of `trace` into the library that `CompiledStep` loads, and describe its inputs in a file.
 
-    Args:
-        graph: A graph of `trace`.
-        inputs: The tensors that it was traced with.
-        folder: Where to put the library.
-        work: Directory for intermediate files.
-        threads: Number of threads that the step runs with.
-        headers: Precompiled headers of the generated code.
-
-    Raises:
-        CannotBeCompiled: Inductor or the C++ compiler has failed, or the path of `work` has spaces, with which Inductor
-            does not work.
+    Raise CannotBeCompiled if Inductor or the C++ compiler fails, or the path of `work`, for intermediate files, has
+    spaces, with which Inductor does not work. `threads` is the number of threads that the step runs with.
     """
     if len(str(work).split()) != 1:
         raise CannotBeCompiled(f"{str(work)!r} has a space (set TMPDIR to another directory)")

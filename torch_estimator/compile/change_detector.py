@@ -36,11 +36,8 @@ _MAX_DEPTH = 2
 class ChangeDetector:
     """Detector of changes to what a training step computes.
 
-    Args:
-        step: The step that was compiled.
-        watched: Objects of the user outside of the module on which the step depends, such as the loss.
-        observer: Hides the forward hooks that were added to the module later: they observe, and are not part of the
-            compiled step.
+    `watched` are objects of the user outside of the module on which the step depends, such as the loss. Forward hooks
+    that were added to the module later only observe; `observer` hides them.
     """
 
     def __init__(self, step: TrainStep, watched: Sequence[Any], observer: Observer) -> None:
@@ -90,9 +87,6 @@ class ModelSnapshot:
     Two snapshots of the same objects differ if, between them, an attribute, a parameter, a buffer or a hook was set or
     removed, in these objects or in the containers and objects that their attributes hold, a few levels deep. Numbers in
     tensors, globals, classes and code are not compared.
-
-    Args:
-        things: Modules, optimizers, losses, heads or functions.
     """
 
     def __init__(self, *things: Any) -> None:

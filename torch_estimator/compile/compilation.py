@@ -211,12 +211,7 @@ class Compilation:
 def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
     """Compile a step in the child process, write the outcome to a file, and exit.
 
-    Args:
-        parent: Process id of the training.
-        folder: Where the libraries are built.
-        work: Directory for the outcome, the log and intermediate files.
-        reserved: The file whose lock lasts until the end of this process.
-        build: Traces, compiles and keeps the step; returns where it is.
+    The lock on `reserved` lasts until the end of this process; `parent` is the process id of the training.
     """
     try:
         _close_files(keep=reserved.fileno())

@@ -236,10 +236,8 @@ class CompiledRunner(StepRunner):
         """Return a function that runs the compiled step on the batch of a given number, and returns the loss.
 
         A strategy that exchanges gradients after every step uses the function in place of `take`: the addresses of all
-        batches are prepared once, and each step is a single call of C.
-
-        Returns:
-            None if no compiled step can be used for the first batch.
+        batches are prepared once, and each step is a single call of C. None means that no compiled step can be used for
+        the first batch.
         """
         block = self._prepare(batches)
         state = self._layout_state(block, batches, 0, context)
@@ -302,11 +300,7 @@ class CompiledRunner(StepRunner):
         self._layouts, self._compiler, self._detector = {}, None, None
 
     def _give_up(self, reason: str | None) -> None:
-        """Take all further steps in Python.
-
-        Args:
-            reason: Why, to log, in words that fit after "because"; None if the log says it already.
-        """
+        """Take all further steps in Python; log the reason, if any, in words that fit after "because"."""
         if self._has_given_up:
             return
         self._has_given_up = True
@@ -337,12 +331,7 @@ class CompiledRunner(StepRunner):
     ) -> Proof:
         """Train on one batch in Python and compiled; the compiled step is used from now on if both agree.
 
-        Args:
-            state: The state of the layout of these batches, which has a compiled step.
-            block: The memory that the batches are in.
-            batches: The batches of this call.
-            number: Number of the batch among them.
-            keeps: Whether the step counts. If not, everything is as before afterwards.
+        Unless the step counts (`keeps`), everything is as before afterwards.
         """
         compiled, compiler = state.compiled, self._compiler
         assert compiled is not None and compiler is not None and block.layout is not None
@@ -399,8 +388,7 @@ class CompiledRunner(StepRunner):
     def check(self) -> str | None:
         """Compare the compiled steps with Python again, each on the batch that it was compared on before.
 
-        Returns:
-            What differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
+        Return what differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
         """
         for state in list(self._layouts.values()):
             if state.is_proven and state.example is not None and time.monotonic() >= state.check_at:
@@ -415,19 +403,9 @@ class CompiledRunner(StepRunner):
     def _take_compiled(
         self, compiled: CompiledStep, block: BatchBlock, batches: Batches, start: int, context: RunContext
     ) -> tuple[list[float], bool]:
-        """Run compiled steps on batches.
+        """Run compiled steps on batches; return the losses, and whether the step after them failed.
 
         Stop if a step fails, a loss is not finite, a compiled-in setting changes, or accumulated gradients are due.
-
-        Args:
-            compiled: The compiled step for the layout of these batches.
-            block: The memory that the batches are in.
-            batches: The batches of this call.
-            start: Number of the first of them to take.
-            context: State of the training run.
-
-        Returns:
-            The losses of the steps taken, and whether the step after them failed.
         """
         context.compiled = True
         with sized_threads(self._step.module, block.rows, with_input_thread=True):
@@ -486,12 +464,9 @@ class CompiledRunner(StepRunner):
     def _layout_state(
         self, block: BatchBlock, batches: Batches, number: int, context: RunContext
     ) -> _LayoutState | None:
-        """Return the compilation state for the layout of these batches.
+        """Return the compilation state for the layout of these batches, or None if they are not compiled.
 
         If the layout has no compiled step yet, first try to load the step from the cache or start to compile it.
-
-        Returns:
-            None if batches of this layout are not compiled.
         """
         rows, layout = block.rows, block.layout
         if self._has_given_up:

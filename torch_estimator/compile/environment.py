@@ -30,11 +30,7 @@ _DIRECTORY = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def environment_digest(threads: int) -> str:
-    """Return a hash of the machine, versions and flags of torch, on which compiled code depends.
-
-    Args:
-        threads: Number of threads that the program is compiled for.
-    """
+    """Return a hash of the machine, versions and flags of torch, and threads, on which compiled code depends."""
     facts = [
         *machine(),
         f"torch_estimator {own_sources()}",

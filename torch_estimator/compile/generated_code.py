@@ -80,13 +80,7 @@ class GeneratedCode(NamedTuple):
     def compile(self, library: Path, headers: PrecompiledHeaders, flags: Sequence[str] = ()) -> None:
         """Compile the code into a shared library.
 
-        Args:
-            library: Path of the library to make.
-            headers: Precompiled headers. If there are none yet, a process is started that makes them for later steps.
-            flags: Additional flags of the C++ compiler.
-
-        Raises:
-            subprocess.CalledProcessError: The compiler or the linker has failed.
+        If there are no precompiled headers yet, a process is started that makes them for later steps.
         """
         code = self.source.read_text()
         compiling, linking = _options(self.flags)
@@ -117,8 +111,7 @@ class GeneratedCode(NamedTuple):
 def shorten(code: str) -> str | None:
     """Return the code with ``step_model.h`` in place of PyTorch's classes.
 
-    Returns:
-        None if the code has constants, loops or variable sizes, or does not look as expected.
+    Return None if the code has constants, loops or variable sizes, or does not look as expected.
     """
     _, _, own = code.partition(_END_OF_INTERFACE)
     declarations, constructor, functions = own.partition(_CONSTRUCTOR)

@@ -33,9 +33,7 @@ _NICENESS = 10
 class PrecompiledHeaders:
     """The precompiled headers of this machine, if there are any.
 
-    Args:
-        machine: Texts about everything that they depend on except the compiler's options.
-        directory: Directory of the cache, as of `CodeCache`.
+    `machine` names all that they depend on but compiler options.
     """
 
     def __init__(self, machine: Iterable[str], directory: str | os.PathLike[str] | None = None) -> None:
@@ -46,18 +44,14 @@ class PrecompiledHeaders:
         """Return arguments that make a compiler read the precompiled headers; none if there are no such headers.
 
         The compiler fails if it cannot use them.
-
-        Args:
-            command: The compiler and its options.
         """
         folder = self._cache.find(self._key(command))
         return ["-include", str(folder / HEADERS.name)] if folder is not None else []
 
     def make(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-        """Start a process that precompiles the headers with a compiler and its options.
+        """Start a process that precompiles the headers.
 
-        Returns:
-            The process, for which nobody needs to wait; None if it cannot be started.
+        Nobody needs to wait for it. Return None if it cannot be started.
         """
         program = [sys.executable, "-m", __name__, str(self._cache.base), self._key(command), *command]
         none = subprocess.DEVNULL
@@ -81,14 +75,6 @@ def precompile(directory: str, key: str, command: Sequence[str]) -> None:
     """Precompile the headers and keep them.
 
     Nothing happens if another process is doing it, or if there is no room for them.
-
-    Args:
-        directory: Directory of the cache.
-        key: The key of the headers.
-        command: The compiler and its options.
-
-    Raises:
-        subprocess.CalledProcessError: The compiler has failed.
     """
     cache = _cache(directory)
     if (reserved := cache.reserve(key)) is None:

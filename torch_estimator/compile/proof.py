@@ -110,10 +110,6 @@ class _Changed:
     """The tensors that a step may change, with their values from before the step.
 
     A table that is updated by rows belongs to it with the rows that the Python step updates, from that moment on.
-
-    Args:
-        step: The step.
-        tensors: All tensors of the step, with names.
     """
 
     def __init__(self, step: TrainStep, tensors: Sequence[tuple[str, Tensor]]) -> None:

@@ -29,11 +29,6 @@ class StepCompiler:
 
     Everything that is compiled depends on the state of the model when this object is made. After a change
     (`is_outdated`), make another one.
-
-    Args:
-        step: The step to compile.
-        compute_key: Returns the cache key of everything that the step depends on at the time of the call.
-        cache: Where compiled steps are kept.
     """
 
     def __init__(self, step: TrainStep, compute_key: Callable[[], CacheKey], cache: CodeCache) -> None:
@@ -81,12 +76,7 @@ class StepCompiler:
         return now.digest != self._key.digest or not same_tensors
 
     def load(self, layout: BatchLayout, threads: int) -> CompiledStep | None:
-        """Return the compiled step of an earlier run from the cache, or None if there is none.
-
-        Args:
-            layout: Layout of the batches.
-            threads: Number of threads that the step runs with.
-        """
+        """Return the compiled step of an earlier run from the cache, or None if there is none."""
         folder = self._cache.find(self._entry_key(layout, threads)) if self._key.portable else None
         if folder is None:
             return None
@@ -99,16 +89,10 @@ class StepCompiler:
     def start(
         self, batch: TensorBatch, layout: BatchLayout, threads: int, *, is_background: bool = False
     ) -> Compilation | CompiledStep | None:
-        """Start to compile the step in another process.
+        """Start to compile the step in another process, which has lower priority if training goes on meanwhile.
 
-        Args:
-            batch: A batch of the layout to compile for.
-            layout: Its layout.
-            threads: Number of threads that the step runs with.
-            is_background: Whether the training goes on during the compilation. If so, the compiler has lower priority.
-
-        Returns:
-            None if another process is compiling the same step already; the step if another process has just ended.
+        Return None if another process is compiling the same step already, or the step if another process has just
+        ended.
         """
         key = self._entry_key(layout, threads) if self._key.portable else None
         # No other process can use a key that is not portable. Then do not reserve the key, but open the null device.
@@ -137,8 +121,7 @@ class StepCompiler:
     def finish(self, compilation: Compilation, layout: BatchLayout) -> CompiledStep | str:
         """Load the step that a finished compilation has built, and remove its temporary files.
 
-        Returns:
-            The compiled step; or the reason why there is none, in words that fit after "because".
+        Return the reason, in words that fit after "because", if there is none.
         """
         result = compilation.result()
         try:

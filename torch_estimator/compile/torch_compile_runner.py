@@ -179,8 +179,7 @@ class TorchCompileRunner(StepRunner):
     def check(self) -> str | None:
         """Compare the compiled steps with Python again, each on the batch that it was compared on before.
 
-        Returns:
-            What differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
+        Return what differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
         """
         if time.monotonic() < self._check_at or self._has_given_up:
             return None

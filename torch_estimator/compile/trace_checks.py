@@ -159,9 +159,7 @@ def _is_list_of_tensors(value: Any) -> bool:
 def reason_of(error: Exception, text: str | None = None) -> str:
     """Return why tracing or compiling failed, in words that fit after "because".
 
-    Args:
-        error: The error.
-        text: What it says, if not ``str(error)``.
+    `text` replaces ``str(error)``.
     """
     lines = map(str.strip, (str(error) if text is None else text).splitlines())
     line = next(filter(None, lines), "")
@@ -180,9 +178,7 @@ def reason_of(error: Exception, text: str | None = None) -> str:
 def check_graph(graph: GraphModule, again: GraphModule) -> None:
     """Raise CannotBeCompiled if a graph contains constants that may change between steps, or unused random numbers.
 
-    Args:
-        graph: The graph to compile.
-        again: The graph of the same step traced a second time.
+    `again` is the graph of the same step, traced a second time.
     """
     _check_constants(graph)
     # Numbers that Python computes, such as the time or the values of a new random generator, are constants of a graph.
@@ -194,18 +190,10 @@ def check_graph(graph: GraphModule, again: GraphModule) -> None:
 
 
 def check_draws(graph: GraphModule, inputs: Sequence[Tensor], before: Tensor, after: Tensor) -> None:
-    """Run a graph, and check that it draws as many random numbers as the step in Python.
+    """Run a graph, which changes its inputs, and check that it draws as many random numbers as the step in Python.
 
-    A graph holds the draws, but not the calls that save, restore or seed the generator between them.
-
-    Args:
-        graph: The graph to run.
-        inputs: Its inputs, which it changes.
-        before: State of torch's random generator before a step in Python.
-        after: Its state after that step.
-
-    Raises:
-        CannotBeCompiled: The graph leaves the generator in another state.
+    A graph holds the draws, but not the calls that save, restore or seed the generator between them. `before` and
+    `after` are the states of torch's random generator around a step in Python.
     """
     torch.set_rng_state(before)
     with torch.no_grad():

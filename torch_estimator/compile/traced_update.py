@@ -35,12 +35,9 @@ def prefer_tensor_paths(step: TrainStep) -> None:
 
 
 def update_traced(step: TrainStep, gradients: Sequence[Tensor | None], settings: Mapping[int, float]) -> None:
-    """Let the optimizers of `torch.optim` update their parameters while the step is traced.
+    """Let optimizers of `torch.optim` apply the gradients that the step leaves to them, while it is traced.
 
-    Args:
-        step: The step being traced.
-        gradients: Gradients that the step leaves to these optimizers.
-        settings: Value of each setting that is a tensor, by ``id`` of the tensor.
+    `settings` holds the value of each setting that is a tensor, by ``id`` of the tensor.
     """
     with TensorSettings(settings):
         step.assign(gradients)
@@ -56,10 +53,7 @@ class TensorSettings(TorchFunctionMode):
 
     In the body, factors such as ``alpha=`` may be tensors, and comparing a setting with a number, as in
     ``if weight_decay != 0``, has the result that it had when the step was traced. It is the same in later steps,
-    because `LiveGroup` makes no tensor of a weight decay of 0.
-
-    Args:
-        settings: Value of each setting that is a tensor, by ``id`` of the tensor.
+    because `LiveGroup` makes no tensor of a weight decay of 0. The argument holds the values by ``id`` of the tensor.
     """
 
     def __init__(self, settings: Mapping[int, float]) -> None:
@@ -117,8 +111,7 @@ def _scaled(args: Sequence[Any], position: int, factor: Tensor) -> tuple[Any, ..
 def _bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
     """Return the method ``step`` of an optimizer without the wrappers that torch adds for profilers and schedules.
 
-    Raises:
-        CannotBeCompiled: ``step`` of this object has been replaced by an unknown function.
+    Raise CannotBeCompiled if ``step`` of this object has been replaced by an unknown function.
     """
     step = _unwrapped(type(optimizer).step)
     if _unwrapped(getattr(optimizer.step, "__func__", optimizer.step)) is not step:
@@ -165,12 +158,8 @@ def replaceable(step: TrainStep) -> Places:
 def put_back(step: TrainStep, before: Places) -> None:
     """Undo replacements of tensors by a step: copy each new value into the old tensor, and restore the old tensor.
 
-    Args:
-        step: The step being traced.
-        before: What `replaceable` returned before the step.
-
-    Raises:
-        CannotBeCompiled: The shape of a tensor or a value that is not a tensor has changed, or there is new state.
+    `before` is what `replaceable` returned before the step. Raise CannotBeCompiled if a shape or a value that is not a
+    tensor has changed, or there is new state.
     """
     replaced = [(holder, key, old, holder.get(key)) for holder, key, old in before if holder.get(key) is not old]
     for _, key, old, new in replaced:
