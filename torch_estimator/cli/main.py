@@ -55,13 +55,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the arguments of ``estimator`` and run the command; return the exit status.
+    """Run the command of ``estimator`` that the arguments name, and return the exit status.
 
-    Args:
-        arguments: Arguments after the program's name; None takes those of this process.
-
-    Returns:
-        The exit status: 2 for a mistake of the user, the status of the job for ``local train``, otherwise 0.
+    It is 2 for a mistake of the user, the status of the job for ``local train``, otherwise 0. Without arguments, take
+    those of this process.
     """
     parser = make_parser()
     options, unknown = parser.parse_known_args(arguments)

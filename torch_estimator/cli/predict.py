@@ -79,11 +79,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _client(options: argparse.Namespace) -> ServerClient | None:
-    """Return the client of the server that the command line names, or None for an export.
-
-    Raises:
-        InvalidValueError: The options contradict each other.
-    """
+    """Return the client of the server that the command line names, or None for an export."""
     if options.server is None:
         for name in ("model", "version", "token_file"):
             if getattr(options, name) is not None:

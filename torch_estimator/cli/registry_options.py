@@ -30,11 +30,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def registry_of(options: argparse.Namespace) -> Registry:
-    """Return the registry that the command line or the environment names.
-
-    Raises:
-        InvalidValueError: Neither names one.
-    """
+    """Return the registry that the command line or the environment names; raise if neither names one."""
     url = options.registry or os.environ.get(ENVIRONMENT)
     if not url:
         raise InvalidValueError(f"no registry is given; name its directory with --registry, or set {ENVIRONMENT}.")

@@ -60,9 +60,8 @@ class ServerClient:
     def predict(self, instances: Sequence[Any], signature: str) -> list[dict[str, Any]]:
         """Return one object of outputs per instance, as the export itself would give it.
 
-        Raises:
-            InstanceError: The server refuses an instance.
-            InvalidValueError: The server cannot be reached, or refuses the request.
+        An InstanceError says that the server refuses an instance; if it refuses the request or cannot be reached, that
+        is an InvalidValueError.
         """
         metadata = self._ask(f"{self._place}/metadata", None)
         try:
