@@ -20,8 +20,7 @@ _EMPTY = ("bytes", ())
 class ExampleEncoder:
     """Encoder of rows as tf.Examples. A feature must have the same type in all rows.
 
-    Args:
-        lists: Names of the columns that become feature lists, which make the rows SequenceExamples.
+    The columns named in `lists` become feature lists, which make the rows SequenceExamples.
     """
 
     def __init__(self, lists: Collection[str] = ()) -> None:
@@ -180,7 +179,7 @@ def _other_kind(where: str, kind: str, before: str) -> InvalidTypeError:
 
 @lru_cache(4096)
 def _entry_head(name: str, kind: str, size: int) -> bytes:
-    """Return what comes before the values of a feature with a name; the kind of a feature list is ''."""
+    """Return the tags and lengths that precede a feature's values; kind '' is a feature list."""
     feature = _feature_head(kind, size) if kind else b""
     inner = b"\x0a" + _varint(len(name.encode())) + name.encode() + b"\x12" + _varint(len(feature) + size) + feature
     return b"\x0a" + _varint(len(inner) + size) + inner
@@ -188,13 +187,13 @@ def _entry_head(name: str, kind: str, size: int) -> bytes:
 
 @lru_cache(4096)
 def _step_head(kind: str, size: int) -> bytes:
-    """Return what comes before the values of a step in a feature list."""
+    """Return the tags and lengths that precede the values of a step in a feature list."""
     feature = _feature_head(kind, size) if size else b""
     return b"\x0a" + _varint(len(feature) + size) + feature
 
 
 def _feature_head(kind: str, size: int) -> bytes:
-    """Return what comes before the values in a Feature; numbers are packed."""
+    """Return the tags and lengths that precede the values in a Feature; numbers are packed."""
     packed = b"" if kind == "bytes" else b"\x0a" + _varint(size)
     return _FIELDS[kind] + _varint(len(packed) + size) + packed
 

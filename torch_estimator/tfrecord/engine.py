@@ -96,7 +96,7 @@ class Engine(Protocol):
         ...
 
     def steps(self, data: bytes, position: Array, size: Array, count: Array) -> Index:
-        """Return where the values of all steps of one feature list are: a feature with ``sum(count)`` rows."""
+        """Index all steps of one feature list as one feature with ``sum(count)`` rows."""
         ...
 
     def floats(self, data: bytes, position: Array, size: Array, count: Array) -> Array:

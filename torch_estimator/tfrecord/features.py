@@ -190,11 +190,7 @@ FeatureSpec: TypeAlias = Mapping[str, Feature]
 
 @dataclass(frozen=True, slots=True)
 class FeatureList:
-    """Feature list of a SequenceExample, whose steps all have the same feature.
-
-    Attributes:
-        feature: The feature, as the user describes it.
-    """
+    """Feature list of a SequenceExample, whose steps all have the same feature."""
 
     feature: ListFeature
 
@@ -212,9 +208,7 @@ class FeatureList:
 def as_feature_lists(given: Any) -> dict[str, FeatureList]:
     """Check a dict of the features of feature lists by the name of their column.
 
-    Raises:
-        InvalidTypeError: It is not a dict, or holds something else.
-        InvalidValueError: It is empty.
+    Raise if it is empty or something else.
     """
     spec = as_feature_spec(given)
     for name, feature in spec.items():
@@ -229,9 +223,7 @@ def as_feature_lists(given: Any) -> dict[str, FeatureList]:
 def as_feature_spec(given: Any) -> dict[str, Feature]:
     """Check a dict of features by the name of their column, and return a copy.
 
-    Raises:
-        InvalidTypeError: It is not a dict, or holds something else.
-        InvalidValueError: It is empty.
+    Raise if it is empty or something else.
     """
     if not isinstance(given, Mapping):
         raise InvalidTypeError(f"a feature spec must be a dict of features by name, but got {given!r}.")
@@ -249,8 +241,7 @@ def as_feature_spec(given: Any) -> dict[str, Feature]:
 def as_feature_dtype(given: Any) -> FeatureDtype:
     """Convert the name of a type, a Python type, or a numpy, torch, Arrow or TensorFlow type.
 
-    Raises:
-        InvalidTypeError: A tf.Example cannot hold values of this type.
+    Raise an InvalidTypeError if a tf.Example cannot hold values of this type.
     """
     if isinstance(given, type) and given in _DTYPES:
         return _DTYPES[given]

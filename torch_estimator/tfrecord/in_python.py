@@ -87,7 +87,7 @@ def index(data: bytes, starts: Array, lengths: Array, names: tuple[bytes, ...], 
 
 
 def steps(data: bytes, position: Array, size: Array, count: Array) -> Index:
-    """Return where the values of all steps of one feature list are; see `engine.Engine`."""
+    """Index all steps of one feature list as one feature; see `engine.Engine`."""
     found = np.zeros((4, 1, int(count.sum())), np.int64)
     damaged = np.zeros(found.shape[2], bool)
     features = (item[1:] for item in _items(data, position, size, count) if item[0] == _PACKED)
@@ -128,10 +128,9 @@ def texts(data: bytes, position: Array, size: Array, count: Array) -> tuple[Arra
 
 
 def feature_kinds(data: bytes, start: int, length: int) -> dict[str, tuple[int, int]]:
-    """Return the kind and the number of values of each feature of a tf.Example, by name.
+    """Return the kind and the number of values of each feature of a tf.Example by name.
 
-    Raises:
-        ValueError: The record is not a tf.Example.
+    Raise a ValueError if it is none.
     """
     found = {}
     for name, feature in _entries(data, start, start + length, _FEATURES):
@@ -143,8 +142,7 @@ def feature_kinds(data: bytes, start: int, length: int) -> dict[str, tuple[int, 
 def step_kinds(data: bytes, start: int, length: int) -> dict[str, list[tuple[int, int]]]:
     """Return the kind and the number of values of each step of each feature list of a SequenceExample, by name.
 
-    Raises:
-        ValueError: The record is not a SequenceExample.
+    Raise a ValueError if the record is not a SequenceExample.
     """
     found = {}
     for name, feature_list in _entries(data, start, start + length, _LISTS):
@@ -221,8 +219,7 @@ def _items(data: bytes, position: Array, size: Array, count: Array) -> Iterator[
 def _fields(data: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the fields of a message: number and wire type as in the message, and where the content begins and ends.
 
-    Raises:
-        ValueError: The message is damaged.
+    Raise a ValueError if the message is damaged.
     """
     while begin < end:
         tag, begin = _varint(data, begin, end)
