@@ -157,11 +157,7 @@ class _ConcatenatedStream(Stream):
 
 
 class _Cursor:
-    """Position in the rows of a stream, of which some are taken at a time.
-
-    Args:
-        stream: The stream.
-    """
+    """Position in the rows of a stream, of which some are taken at a time."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -83,8 +83,7 @@ class CsvSource:
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose columns and types, and return a reader.
 
-        Raises:
-            DataError: There is no file or no row, a file is empty, headers differ, or a column is missing.
+        Raise a DataError if there is no file or no row, a file is empty, headers differ, or a column is missing.
         """
         opened = [open_text_file(path) for path in expand(self.patterns)]
         starts, names = self._headers(opened)
@@ -244,14 +243,9 @@ class _CsvReader(LineReader):
         )
 
     def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
-        """Check that no column of integers was inferred as floats because int64 cannot hold its values.
+        """Raise a DataError if a column of integers was inferred as floats because int64 cannot hold its values.
 
-        Args:
-            pieces: The first rows.
-            sample: Their text.
-
-        Raises:
-            DataError: Such a column exists.
+        The pieces are the first rows, and the sample is their text.
         """
         try:
             self._parser.check_inferred(sample)

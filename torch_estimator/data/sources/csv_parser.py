@@ -58,12 +58,9 @@ class CsvParser:
         return {name: self._checked(_one_array(table.column(name)), name) for name in types}
 
     def check_inferred(self, sample: bytes) -> None:
-        """Check that no column whose type was inferred as float holds integers beyond int64.
+        """Raise a RowError if a column whose type was inferred as float holds integers beyond int64.
 
         Arrow infers float64 for integers beyond int64, so that ids would silently lose their last digits.
-
-        Raises:
-            RowError: A column holds integers, and int64 cannot hold one of them.
         """
         names = [name for name in self.schema.inferred if pa.types.is_floating(self.schema.types[name])]
         if not names or not has_large_integers(sample):
@@ -79,12 +76,7 @@ class CsvParser:
             check_integers([_as_integer(text) for text in texts.column(name).to_pylist()], name, cure)
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return an error message about a CSV line that cannot be parsed.
-
-        Args:
-            line: The line.
-            error: Error that Arrow raised.
-        """
+        """Return an error message about a CSV line that cannot be parsed."""
         schema = self.schema
         text = line.decode("utf-8", errors="replace")
         fields = schema.format.fields(text)
@@ -163,14 +155,7 @@ def read_texts(
 def infer_types(
     form: CsvFormat, names: Sequence[str], columns: Sequence[str], sample: bytes
 ) -> Mapping[str, pa.DataType]:
-    """Return the types that Arrow infers for some columns from the first lines of the files.
-
-    Args:
-        form: Format of the lines.
-        names: All columns of the files.
-        columns: Columns whose types to infer.
-        sample: The first lines; without rows, no types are returned.
-    """
+    """Return the types that Arrow infers for some columns from the first lines; none if there are no rows."""
     if not sample.strip():
         return {}
     options = arrow_csv.ConvertOptions(

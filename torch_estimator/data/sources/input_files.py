@@ -118,12 +118,7 @@ class ByteFile(ABC):
 def open_byte_file(url: str, *, unpack: bool | None = None) -> ByteFile:
     """Open a local or remote file for reading at any position.
 
-    Args:
-        url: Path or URL.
-        unpack: Whether to decompress the file, which then is gzip or zlib; None if its name ends in ``.gz``.
-
-    Raises:
-        DataError: The file cannot be read.
+    Decompress it (gzip or zlib) if `unpack`, or if that is None and the name ends in ``.gz``.
     """
     check_regular(url)
     with _reading(url):
@@ -133,12 +128,9 @@ def open_byte_file(url: str, *, unpack: bool | None = None) -> ByteFile:
 
 
 def check_regular(url: str) -> None:
-    """Check that a local path, if it exists, is not a pipe or a device.
+    """Raise a DataError if a local path is a pipe or a device.
 
     A pipe might never end, and it cannot be read again in the next epoch.
-
-    Raises:
-        DataError: The path is a pipe or a device.
     """
     if files.is_local(url) and os.path.exists(url) and not (os.path.isfile(url) or os.path.isdir(url)):
         raise DataError(f"{url} is a pipe or a device, which cannot be read at any place; write the data into a file.")
@@ -274,14 +266,7 @@ class FileIdentity(NamedTuple):
 
 
 def identify(file: ByteFile | str) -> FileIdentity:
-    """Return the name, length and hash by which a saved position identifies a file.
-
-    Args:
-        file: The open file, or its path or URL.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Return the name, length and hash by which a saved position identifies a file."""
     opened = open_byte_file(file, unpack=False) if isinstance(file, str) else file
     ends = [(0, min(_ENDS_BYTES, opened.size))]
     if opened.size > _ENDS_BYTES:
@@ -290,11 +275,7 @@ def identify(file: ByteFile | str) -> FileIdentity:
 
 
 def file_version(url: str) -> Any:
-    """Return a value that changes when a file is written: path, size and time, or a key from the server.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Return a value that changes when a file is written: path, size and time, or a key from the server."""
     try:
         if files.is_local(url):
             found = os.stat(url)
@@ -319,9 +300,7 @@ def files_signature(identities: Sequence[FileIdentity]) -> dict[str, Any]:
 def files_difference(saved: Any, own: dict[str, Any]) -> str:
     """Return a clause that says how the files of a saved position differ from the files of this input.
 
-    Args:
-        saved: Result of `files_signature` when the position was saved.
-        own: Result of `files_signature` for this input.
+    Both arguments are results of `files_signature`.
     """
     try:
         before = [FileIdentity(*identity) for identity in saved["first"]]

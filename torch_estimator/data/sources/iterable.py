@@ -18,10 +18,9 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class IterableSource:
-    """Source of batches from a Python iterable. A batch is features, or a pair (features, labels).
+    """Source of batches from a Python iterable, or from a function that returns a new one for every pass.
 
-    Attributes:
-        iterable: The iterable, or a function that returns a new one for every pass.
+    A batch is features, or a pair (features, labels).
     """
 
     iterable: Iterable[Any] | Callable[[], Iterable[Any]]

@@ -73,8 +73,7 @@ class JsonSource:
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose columns and types, and return a reader.
 
-        Raises:
-            DataError: There is no file or no row, a column is missing, or the first lines cannot be read.
+        Raise a DataError if there is no file or no row, a column is missing, or the first lines cannot be read.
         """
         opened = [open_text_file(path) for path in expand(self.patterns)]
         mark = len(BYTE_ORDER_MARK)

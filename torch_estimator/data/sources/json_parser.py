@@ -55,12 +55,7 @@ class JsonParser:
         return {name: self._checked(arrow.one_array(table.column(name)), name) for name in names}
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return an error message about a JSON line that cannot be parsed.
-
-        Args:
-            line: The line.
-            error: Error that Arrow raised.
-        """
+        """Return an error message about a JSON line that cannot be parsed."""
         try:
             text = line.decode()
         except UnicodeDecodeError as reason:
@@ -95,12 +90,7 @@ class JsonParser:
 def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Return the keys of the JSON objects in some lines, with the Arrow types of their values.
 
-    Args:
-        data: The lines.
-        known: Types of some keys, which are not inferred.
-
-    Raises:
-        pyarrow.ArrowInvalid: The lines cannot be parsed.
+    The types in `known` are not inferred.
     """
     explicit = pa.schema({name: _parsed_as(kind) for name, kind in known.items()})
     table = _read(data, explicit, "infer")
@@ -114,15 +104,7 @@ def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str,
 
 
 def check_inferred_floats(data: bytes, columns: Sequence[str]) -> None:
-    """Check that no column whose type was inferred as float holds integers beyond int64.
-
-    Args:
-        data: The lines.
-        columns: The columns that were inferred as floats.
-
-    Raises:
-        RowError: A column holds only integers, and int64 cannot hold one of them.
-    """
+    """Raise a RowError if a column inferred as float holds only integers, and int64 cannot hold one of them."""
     if not columns or not has_large_integers(data):
         return
     texts = [line.decode(errors="replace") for line in data.splitlines() if line.strip(BLANK)]

@@ -36,13 +36,7 @@ _MAX_RANGES = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MemorySource:
-    """Source of rows from columns in memory.
-
-    Attributes:
-        features: A column, or a dict or tuple of columns.
-        labels: The same, or None.
-        rows: Number of rows.
-    """
+    """Source of rows from columns in memory: one column, or a dict or tuple of columns; labels likewise."""
 
     features: Any
     labels: Any
@@ -127,11 +121,7 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
 
 
 def pair_of(data: TensorDataset) -> tuple[Any, Any]:
-    """Return the one or two tensors of a TensorDataset as features and labels (None if there is one).
-
-    Raises:
-        InvalidValueError: It has more tensors.
-    """
+    """Return the one or two tensors of a TensorDataset as features and labels (None if there is one)."""
     if len(data.tensors) > 2:
         raise InvalidValueError(
             f"a TensorDataset must hold features, or features and labels, but has {len(data.tensors)} tensors; give a "

@@ -374,7 +374,7 @@ class _TFRecordReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Function from the number of a row to its file and the position of its record, for messages."""
+    """Callable that names the file and byte offset of a row, for error messages."""
 
     files: Sequence[ByteFile]
     numbers: Array
