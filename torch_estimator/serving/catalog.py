@@ -389,7 +389,7 @@ class Catalog:
             self._look()
 
     def _look(self) -> None:
-        """Look for changes: take versions that have been loaded, begin to load new ones, let go of old ones."""
+        """Look for changes: activate loaded versions, begin to load new ones, unload old ones."""
         self._loader.go_on()
         with self._looking:
             self._discover()
@@ -409,7 +409,7 @@ class Catalog:
         self._by_lower_name = {name.lower(): model for name, model in models.items()}
 
     def _discover(self) -> None:
-        """Take models that are new in the registry, and let go of those that are gone."""
+        """Add models that are new in the registry, and remove those that are gone."""
         if self._registry is None or time.monotonic() - self._discovered < _DISCOVER_SECS:
             return
         self._discovered = time.monotonic()
