@@ -14,9 +14,10 @@ import torch
 from tests.strings.tensorflow_strings import NUMBERS, PATTERNS, REFERENCE, TABLE, TEXTS
 from torch_estimator import serving_input, strings
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.exported_model import open_session
 from torch_estimator.export.graph import GraphBuilder
-from torch_estimator.export.receivers import DTYPES, lower_receiver
+from torch_estimator.export.receivers import lower_receiver
 from torch_estimator.export.signatures import TensorInfo
 from torch_estimator.feature_column import RawFeature
 
@@ -34,7 +35,9 @@ def in_graph(transform: Transform, inputs: Mapping[str, Any], *, for_columns: bo
     receiver = serving_input.receiver(serving_input.json(columns), transform)
     received = lower_receiver(graph, receiver, for_columns=for_columns)
     for key, raw in received.raw.items():
-        graph.output(f"out/{key}", raw.tensor, TensorInfo(dtype=DTYPES[raw.dtype], shape=(-1, raw.width), tensor=key))
+        graph.output(
+            f"out/{key}", raw.tensor, TensorInfo(dtype=BY_COLUMN[raw.dtype].name, shape=(-1, raw.width), tensor=key)
+        )
     session = open_session(graph.model(producer="", version="").SerializeToString())
     names = [f"out/{key}" for key in received.raw]
     return dict(zip(received.raw, session.run(names, dict(inputs)), strict=True))
