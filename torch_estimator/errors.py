@@ -181,6 +181,9 @@ class CompiledStepError(UserError, RuntimeError):
     True
     """
 
+    # Starting again helps, so a launcher does not take it for a mistake that would be repeated.
+    exit_status = 1
+
 
 def printable(text: str) -> str:
     """Escape control characters and unprintable characters in a text, except newlines and tabs.

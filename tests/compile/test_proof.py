@@ -83,10 +83,53 @@ def test_a_number_from_a_file_that_changes_between_trainings(tmp_path: Path, cap
         compiled = estimator(tmp_path / f"compiled {number}", Scaled(file), True).train(data, steps=60)
         python = estimator(tmp_path / f"python {number}", Scaled(file), False).train(data, steps=60)
         np.testing.assert_allclose(variables(compiled)["weight"], variables(python)["weight"], rtol=1e-5)
-        anew = [one for one in caplog.messages if "anew, because it changes module.weight otherwise" in one]
+        anew = [one for one in caplog.messages if "is dropped, because it changes module.weight otherwise" in one]
         assert len(anew) == (number in (1, 3))
         assert len([one for one in caplog.messages if one.startswith("Compiled ")]) == (number in (0, 1, 3))
         assert REFUSED not in caplog.text
+
+
+class Hidden(Scaled):
+    """Scales by the number only where the weights are no longer zeros, or after some steps."""
+
+    def __init__(self, file: Path, first_step: int) -> None:
+        super().__init__(file)
+        self.first_step = first_step
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = float(Path(self.file).read_text())
+        self.count += 1  # type: ignore[operator]
+        shown = torch.where(self.count > self.first_step, factor * self.weight.sum(), 0.0)  # type: ignore[operator]
+        return (x * self.weight).sum(1) * (1 + shown)
+
+
+@pytest.mark.runs_in_python
+def test_a_number_that_zero_weights_hide_at_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    file = tmp_path / "factor.txt"
+    for factor in (0.0, 0.1):
+        file.write_text(str(factor))
+        compiled = estimator(tmp_path / f"compiled {factor}", Hidden(file, 0), True).train(data, steps=60)
+        python = estimator(tmp_path / f"python {factor}", Hidden(file, 0), False).train(data, steps=60)
+        np.testing.assert_allclose(variables(compiled)["weight"], variables(python)["weight"], rtol=1e-4)
+    assert "is dropped, because" in caplog.text
+
+
+@pytest.mark.runs_in_python
+def test_a_number_that_only_later_steps_read_ends_the_training(tmp_path: Path) -> None:
+    file = tmp_path / "factor.txt"
+    file.write_text("0.0")
+    estimator(tmp_path / "before", Hidden(file, 8), True).train(data, steps=60)
+    file.write_text("0.1")
+    job = estimator(tmp_path / "model", Hidden(file, 8), True)
+    with pytest.raises(te.errors.CompiledStepError, match="Start again to go on in Python") as raised:
+        job.train(data, max_steps=60)
+    # A launcher starts it again.
+    assert raised.value.exit_status == 1
+    again = estimator(tmp_path / "model", Hidden(file, 8), True).train(data, max_steps=60)
+    python = estimator(tmp_path / "python", Hidden(file, 8), False).train(data, max_steps=60)
+    np.testing.assert_allclose(variables(again)["weight"], variables(python)["weight"], rtol=1e-4)
 
 
 @pytest.mark.runs_in_python

@@ -30,6 +30,7 @@ from torch_estimator.compile.policy import (
 from torch_estimator.compile.proof import Proof, prove
 from torch_estimator.compile.step_compiler import StepCompiler
 from torch_estimator.compile.trace_checks import reason_of
+from torch_estimator.errors import CompiledStepError
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
@@ -56,6 +57,17 @@ _LOOK_UP_EVERY_SECS = 1.0
 _REST_SECS = 0.1
 
 
+# So many steps are taken both ways at first. With the weights of the very first step, which are often zeros, a
+# difference may not show. Further ones follow after 10, 100, 1,000 … compiled steps, on other batches and weights.
+_PROOFS_AT_FIRST = 3
+
+# Seconds until a later batch is copied for the comparisons before checkpoints.
+_COPY_EVERY_SECS = 1.0
+
+# Comparisons before checkpoints take at most this part of the time.
+_SHARE_OF_CHECKS = 0.05
+
+
 @dataclasses.dataclass(slots=True)
 class _LayoutState:
     """State of compilation for batches of one layout, that is, with equal names, shapes and dtypes of tensors.
@@ -69,8 +81,12 @@ class _LayoutState:
         compilation: The process that compiles the step, while it runs.
         compiled: The compiled step, once there is one.
         is_proven: Whether the compiled step computes what Python computes; it is used only then.
+        proofs_left: How many of the next steps are taken both ways.
+        steps: Number of steps that the compiled step alone has taken.
+        prove_at: The value of `steps` from which on one more step is taken both ways.
         is_of_other_run: Whether the compiled step was found in the cache.
-        example: A copy of the batch on which both were compared.
+        example: A copy of a late batch, on which both are compared before a checkpoint.
+        copy_at: Time from which on a later batch is copied, of `time.monotonic`.
         check_at: Time from which on both are compared again before a checkpoint, of `time.monotonic`.
         failed: Whether compiling has failed, and such batches stay in Python.
         is_second_try: Whether the first compiling process was stuck.
@@ -84,8 +100,12 @@ class _LayoutState:
     compilation: Compilation | None = None
     compiled: CompiledStep | None = None
     is_proven: bool = False
+    proofs_left: int = _PROOFS_AT_FIRST
+    steps: int = 0
+    prove_at: int = 10
     is_of_other_run: bool = False
     example: tuple[BatchBlock, Batches] | None = None
+    copy_at: float = 0.0
     check_at: float = 0.0
     failed: bool = False
     is_second_try: bool = False
@@ -199,10 +219,11 @@ class CompiledRunner(StepRunner):
             state = self._resting if block is None else self._layout_state(block, batches, len(losses), context)
             if block is None or state is None or state.compiled is None or self.in_python:
                 losses.append(self._take_in_python(batches.batch(len(losses)), state, context))
-            elif not state.is_proven:
+            elif not state.is_proven or state.proofs_left:
                 losses.append(self._take_proving(state, block, batches, len(losses), context))
             else:
                 more, failed = self._take_compiled(state.compiled, block, batches, len(losses), context)
+                self._count(state, block, batches, len(losses), len(more))
                 losses += more
                 if failed:
                     self._raise_error_of(batches.batch(len(losses)), context.global_step + len(losses))
@@ -342,8 +363,8 @@ class CompiledRunner(StepRunner):
             losses, failed = compiled.take(block.addresses, batches.start + number, settings)
             return None if failed else float(losses[0])
 
-        # Copy the batch, because both are compared on it again when its memory holds other batches.
-        example = Batches(tree.map(Tensor.clone, batch))
+        began = time.monotonic()
+        self._copy_example(state, block, batch)
         with (
             self._observer.unobserved(),
             sized_threads(module, block.rows, with_input_thread=True),
@@ -351,10 +372,24 @@ class CompiledRunner(StepRunner):
         ):
             proof = prove(self._step, compiler.changing, step_inputs(batch), run, keeps=keeps)
         state.is_proven = proof.difference is None and math.isfinite(proof.loss)
-        state.check_at = time.monotonic() + CHECK_EVERY_SECS
-        if state.is_proven and (like := block_of(example)).layout == block.layout:
-            state.example = like, example
+        now = time.monotonic()
+        state.check_at = now + min(CHECK_EVERY_SECS, (now - began) / _SHARE_OF_CHECKS)
         return proof
+
+    def _count(self, state: _LayoutState, block: BatchBlock, batches: Batches, start: int, steps: int) -> None:
+        """Count steps that the compiled step has taken; take one both ways again after ten times as many."""
+        state.steps += steps
+        if state.steps >= state.prove_at:
+            state.proofs_left, state.prove_at = max(1, state.proofs_left), 10 * state.prove_at
+        if time.monotonic() >= state.copy_at:
+            self._copy_example(state, block, batches.batch(start))
+
+    def _copy_example(self, state: _LayoutState, block: BatchBlock, batch: TensorBatch) -> None:
+        """Copy a batch, because both are compared on it again when its memory holds other batches."""
+        example = Batches(tree.map(Tensor.clone, batch))
+        if (like := block_of(example)).layout == block.layout:
+            state.example = like, example
+        state.copy_at = time.monotonic() + _COPY_EVERY_SECS
 
     def _take_proving(
         self, state: _LayoutState, block: BatchBlock, batches: Batches, number: int, context: RunContext
@@ -368,6 +403,7 @@ class CompiledRunner(StepRunner):
         context.compiled = state.is_proven
         self._step.end()
         self._has_stepped = True
+        state.proofs_left = max(0, state.proofs_left - 1)
         self._judge(proof, state, block)
         return proof.loss
 
@@ -376,9 +412,16 @@ class CompiledRunner(StepRunner):
         compiler, layout = self._compiler, block.layout
         if proof.difference is None or compiler is None or layout is None:
             return
+        if state.steps:
+            compiler.refuse(layout, state.threads)
+            raise CompiledStepError(
+                f"The compiled training step does not compute what Python computes (any more): {proof.difference}. "
+                "Start again to go on in Python from the last checkpoint."
+            )
         if state.is_of_other_run:
             # Something that the cache key does not see is not as it was then, such as a file that the step reads.
-            logger.info("Compiling %s anew, because %s.", self._log_name.format(block.rows), proof.difference)
+            message = "The compiled step of an earlier run for %s is dropped, because %s."
+            logger.info(message, self._log_name.format(block.rows), proof.difference)
             compiler.remove(layout, state.threads)
             state.compiled, state.is_of_other_run, state.next_look_up = None, False, math.inf
             return
