@@ -46,15 +46,9 @@ _ABANDONED_SECS = 24 * 3600.0
 class CodeCache:
     """Cache directory with one folder (an "entry") per cache key. Each entry is complete or absent.
 
-    Args:
-        directory: Directory of the cache; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the
-            user's cache directory.
-        content: What is kept, which is the name of the directory inside of `directory`.
-        most: Number of entries above which the least recently used ones are removed.
-        what: What is kept, for log messages.
-
-    Attributes:
-        base: `directory` without symbolic links.
+    The directory is by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the user's cache directory;
+    the entries are in its folder `content`. Above `most` entries the least recently used ones are removed. `what` is
+    the name of an entry in log messages.
     """
 
     def __init__(
@@ -93,9 +87,8 @@ class CodeCache:
     def make_build_folder(self, key: str | None = None) -> Path:
         """Create a folder to compile in, inside the cache if possible, so that `keep` can rename the folder.
 
-        Args:
-            key: The key that the caller has reserved. If the compiler is killed, the next `reserve` of the key removes
-                the folder. Without a key it is removed after a day.
+        If the compiler is killed, the next `reserve` of the key, which the caller has reserved, removes the folder.
+        Without a key it is removed after a day.
         """
         if self._is_ready(self._directory):
             with contextlib.suppress(OSError):
@@ -107,14 +100,11 @@ class CodeCache:
         return built.parent == self._directory
 
     def reserve(self, key: str) -> BinaryIO | None:
-        """Lock a key, so that no other process compiles the same step at the same time.
+        """Lock a key, so that no other process compiles the same step; return None if another process has locked it.
 
-        Remove what a process that was killed has left of the same step.
-
-        Returns:
-            A locked file, which reserves the key until every copy of it is closed, also in forked processes. None if
-            another process has reserved the key. If files cannot be locked here, a file without a lock: then several
-            processes may build the same entry.
+        Remove what a process that was killed has left of the same step. The locked file that is returned reserves the
+        key until every copy of it is closed, also in forked processes. If files cannot be locked here, it has no lock:
+        then several processes may build the same entry.
         """
         if not self._is_ready(self._directory):
             return _unlocked_file()
@@ -241,20 +231,12 @@ def compiler_version(command: Sequence[str]) -> str:
 
 
 def changeable_by_others(directory: Path) -> Path | None:
-    """Return the first of `directory` and its parents that lets another user change the content of `directory`.
+    """Return the first of `directory` and its parents that lets another user change its content; None if none does.
 
-    The directory must belong to this user, and its parents to this user or root. None of them may be writable by
-    other users. A parent with the sticky bit, such as `/tmp`, may be writable, because a user can rename only their own
-    files there.
-
-    Args:
-        directory: An absolute path without symbolic links. A link is unsafe, because its target could be changed later.
-
-    Returns:
-        None if no other user can change the content.
-
-    Raises:
-        OSError: The directory does not exist or is not a directory, or its parents may not be searched.
+    The directory must belong to this user, and its parents to this user or root. None of them may be writable by other
+    users. A parent with the sticky bit, such as `/tmp`, may be writable, because a user can rename only their own files
+    there. The directory is absolute and without symbolic links, because the target of a link could be changed later.
+    Raise OSError if it is no directory, or if its parents may not be searched.
     """
     user = os.geteuid()
     # A user namespace that does not map root shows another owner for root's directories: the owner of "/".

@@ -47,12 +47,8 @@ class EstimatorJob:
     """Trains, evaluates and restores the model of one Estimator.
 
     The public methods of `Estimator`, the roles of a cluster (`torch_estimator.executors`) and hooks that evaluate
-    while training runs all use this object.
-
-    Args:
-        builder: Builds the model.
-        config: Settings of the job, with a ``model_dir``.
-        holds_weights: Whether the model is usable without a checkpoint, because it came with weights.
+    while training runs all use this object. `config` has a ``model_dir``; `holds_weights` says whether the model is
+    usable without a checkpoint, because it came with weights.
     """
 
     def __init__(self, builder: ModelBuilder, config: RunConfig, *, holds_weights: bool) -> None:
@@ -219,11 +215,7 @@ class EstimatorJob:
         return latest_checkpoint(self.model_dir)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the newest checkpoint.
-
-        Raises:
-            CheckpointError: The model is not trained yet.
-        """
+        """Return the newest checkpoint; raise a CheckpointError if the model is not trained yet."""
         checkpoint = self._last_checkpoint()
         if checkpoint is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
@@ -235,9 +227,7 @@ class EstimatorJob:
     def evaluate(self, spec: EvalSpec, checkpoint_path: str | None) -> dict[str, float]:
         """Evaluate a checkpoint, together with other processes if the job's settings say so; return the metrics.
 
-        Args:
-            spec: The input, the number of batches, the hooks and the name.
-            checkpoint_path: The checkpoint; None for the newest one, or for the initial weights if there is none.
+        Without a path this is the newest checkpoint, or the initial weights if there is none.
         """
         self._settle()
         path = checkpoint_path or self.latest_checkpoint()
@@ -308,18 +298,11 @@ class EstimatorJob:
     def restored_model(
         self, checkpoint_path: str | None, purpose: str, device: str | None = None
     ) -> tuple[Model, Checkpoint | None]:
-        """Build the model for prediction and restore a checkpoint into it.
+        """Build the model for prediction and restore a checkpoint, by default the newest, into it; return both.
 
-        Args:
-            checkpoint_path: The checkpoint that the user has chosen, or None for the newest one.
-            purpose: What the checkpoint is for, such as ``"predict with"``, for the error message.
-            device: The device of the model, as torch names it; None for that of the job.
-
-        Returns:
-            The model, and its checkpoint; None instead of a checkpoint if the model has the weights it came with.
-
-        Raises:
-            CheckpointError: There is no checkpoint, and the initial weights are of no use.
+        The checkpoint is None if there is none and the model has the weights it came with; if these are of no use,
+        raise a CheckpointError, which says the purpose, such as ``"predict with"``. The device is by default that of
+        the job.
         """
         source = self._source(checkpoint_path, purpose)
         with isolated(self.config.random_seed):
@@ -342,11 +325,9 @@ class EstimatorJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Lease:
-    """The lease of a model directory.
+    """The lease of a model directory; another thread that trains at the same time needs its own lease.
 
-    Attributes:
-        thread: Id of the thread that holds the lease. Another thread that trains at the same time needs its own lease.
-        check: Function that raises an error if the lease was lost; None if it cannot be lost.
+    `check` raises an error if the lease was lost; it is None for a lease that cannot be lost.
     """
 
     thread: int

@@ -28,12 +28,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 def as_url(path: PathLike) -> str:
-    """Return `path` as a local path (``file://`` and ``~`` resolved) or a URL, without a trailing slash.
-
-    Raises:
-        InvalidTypeError: `path` is neither a string nor a path.
-        InvalidValueError: `path` is empty.
-    """
+    """Return `path` as a local path (``file://`` and ``~`` resolved) or a URL, without a trailing slash."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise InvalidTypeError(f"a path must be a string or a pathlib.Path, but got {text!r}.")
@@ -211,11 +206,8 @@ def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
 def write_atomic(path: PathLike, data: bytes | Iterable[bytes]) -> None:
     """Replace the content of the file `path` so that readers see either the old content or the new one.
 
-    A local file is written under a temporary name, synced and renamed. An object store replaces an object atomically.
-
-    Args:
-        path: The file.
-        data: Its content, or parts of it in order. For an object store the parts are collected in memory.
+    A local file is written under a temporary name, synced and renamed. An object store replaces an object atomically;
+    for it the parts of `data` are collected in memory.
     """
     if not is_local(path):
         filesystem, key = _remote(path)
@@ -237,10 +229,8 @@ def write_atomic(path: PathLike, data: bytes | Iterable[bytes]) -> None:
 def create(path: PathLike, data: bytes) -> bool:
     """Create the object `path` on a remote file system; return False if it exists.
 
-    If several processes call this at the same time, exactly one of them gets True.
-
-    Raises:
-        NotImplementedError: The file system cannot create an object atomically.
+    If several processes call this at the same time, exactly one of them gets True. Raise NotImplementedError if the
+    file system cannot create an object atomically.
     """
     filesystem, key = _remote(path)
     if not _creates_exclusively(filesystem):

@@ -32,12 +32,9 @@ def floating_dtype(module: nn.Module) -> torch.dtype | None:
 
 
 def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any:
-    """Return features or labels with their floating-point tensors converted to `dtype`.
+    """Return features or labels (tensors, or dicts and tuples of these) with floating tensors converted to `dtype`.
 
-    Args:
-        value: A tensor, or dicts and tuples of tensors; anything else is returned as it is.
-        dtype: The dtype to convert to.
-        only: Convert tensors of this dtype only; None converts all floating tensors.
+    Only tensors of the dtype `only` are converted, if it is given. Anything but tensors stays as it is.
     """
 
     def cast_one(leaf: Any) -> Any:
@@ -50,13 +47,8 @@ def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any
 def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -> npt.NDArray[np.float32]:
     """Return an array as float32; do not copy an array that is float32 already.
 
-    Args:
-        values: Numbers, one row per row of the batch; NaN and infinities are kept.
-        what: Name of a value in the error message, for instance ``"label"``.
-        column: Name of the column that the values are from, or None.
-
-    Raises:
-        RowError: A finite number is too large for float32 and would become infinite.
+    Raise a RowError for the row, along the first axis, of a finite number that would become infinite; NaN and
+    infinities are kept. `what` is the name of a value in the message, for instance ``"label"``.
     """
     try:
         with np.errstate(over="raise"):
@@ -72,15 +64,8 @@ def check_fits(
 ) -> None:
     """Raise RowError if a finite number of an array would become infinite in a narrower dtype.
 
-    Args:
-        values: One row per row of the batch. Only floating numbers wider than `dtype` are checked.
-        dtype: A floating dtype of torch.
-        what: Name of a value in the error message, for instance ``"label"``.
-        column: Name of the column that the values are from, or None.
-        label: Name of the label that the values are from if there are several labels, else None.
-
-    Raises:
-        RowError: A finite number is too large for the dtype.
+    The rows are along the first axis. Only floating numbers wider than `dtype` are checked. `what` is the name of a
+    value in the message, for instance ``"label"``; `label` is given only if there are several labels.
     """
     largest = torch.finfo(dtype).max
     if values.dtype.kind != "f" or not values.size or float(np.finfo(values.dtype).max) <= largest:

@@ -31,11 +31,9 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Distribution of initial values.
+    """Distribution of initial values: `uniform` or `truncated_normal`, whose numbers are multiplied by `scale`.
 
-    Attributes:
-        quantiles: Function that returns the quantiles at scale 1, float32 ``[65536]``: `uniform` or `truncated_normal`.
-        scale: Factor of the numbers.
+    The function returns the quantiles at scale 1, float32 ``[65536]``.
     """
 
     quantiles: Callable[[], npt.NDArray[np.float32]]

@@ -20,10 +20,8 @@ from torch_estimator.feature_column.dense_features import InputLayer
 class ForwardedLayers:
     """Inner layers whose outputs are added to the predictions; see `torch_estimator.forward_layers`.
 
-    Attributes:
-        layers: Maps the key of each output to a layer name that `find_layer` accepts.
-        signature: Name of the export signature that returns these outputs instead of predictions; None adds them to
-            the signature of the predictions.
+    `layers` maps the key of each output to a layer name that `find_layer` accepts. The export signature named
+    `signature` returns these outputs instead of predictions; without one, the signature of the predictions has both.
     """
 
     layers: Mapping[str, str]
@@ -31,11 +29,7 @@ class ForwardedLayers:
 
 
 def all_layers(forwarded: Iterable[ForwardedLayers]) -> dict[str, str]:
-    """Merge several `ForwardedLayers` into one dict from output key to layer name.
-
-    Raises:
-        InvalidValueError: Two outputs have the same key.
-    """
+    """Merge `ForwardedLayers` into one dict from output key to layer name; two equal keys are an InvalidValueError."""
     layers: dict[str, str] = {}
     for group in forwarded:
         for key, name in group.layers.items():
@@ -48,16 +42,7 @@ def all_layers(forwarded: Iterable[ForwardedLayers]) -> dict[str, str]:
 
 
 def check_new_keys(what: str, more: Iterable[str], predictions: Mapping[Any, Any]) -> None:
-    """Raise InvalidValueError if an output that is added to the predictions has the key of a prediction.
-
-    Args:
-        what: Kind of the forwarded outputs, for the error message.
-        more: Keys of the forwarded outputs.
-        predictions: The predictions of the model, by key.
-
-    Raises:
-        InvalidValueError: A key is taken.
-    """
+    """Raise InvalidValueError if an output that is added to the predictions has the key of a prediction."""
     for key in more:
         if key in predictions:
             raise InvalidValueError(
@@ -68,11 +53,9 @@ def check_new_keys(what: str, more: Iterable[str], predictions: Mapping[Any, Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Reference to a module whose output is captured, or to a range of columns of that output.
+    """Reference to a module whose output is captured, or to a range of columns (first, end) of that output.
 
-    Attributes:
-        path: Dotted path as in `torch.nn.Module.named_modules`, or the name of a Keras layer.
-        columns: First column and end of the range, or None for the whole output.
+    The path is dotted as in `torch.nn.Module.named_modules`, or the name of a Keras layer.
     """
 
     path: str
@@ -86,8 +69,7 @@ class Layer:
 def find_layer(module: nn.Module, name: str) -> Layer:
     """Find a layer by its dotted path, by the name of a Keras layer, or by the name of a feature column.
 
-    Raises:
-        InvalidValueError: The module has no such layer; the message lists similar names.
+    If the module has no such layer, raise an InvalidValueError that lists similar names.
     """
     paths = list(inner_modules(module))
     # Try the name also with the prefix that the model sets, which is the attribute that holds the user's module.
@@ -128,14 +110,8 @@ def _feature_columns(module: nn.Module) -> Iterator[tuple[str, Layer]]:
 class LayerOutputs:
     """Context manager that captures the outputs of layers while their module runs.
 
-    If a layer runs several times in one forward pass, its last output counts.
-
-    Args:
-        module: The module that will be called.
-        layers: Maps the key of each output to a layer name that `find_layer` accepts.
-
-    Raises:
-        InvalidValueError: The module has no such layer.
+    If a layer runs several times in one forward pass, its last output counts. `layers` maps the key of each output to a
+    layer name that `find_layer` accepts.
     """
 
     def __init__(self, module: nn.Module, layers: Mapping[str, str]) -> None:
@@ -166,9 +142,7 @@ class LayerOutputs:
     def take(self) -> dict[str, Tensor]:
         """Return the captured outputs of the last forward pass by key, and clear them.
 
-        Raises:
-            InvalidValueError: A layer did not run.
-            InvalidTypeError: A layer's output is not a tensor.
+        Raise an InvalidValueError if a layer did not run, and an InvalidTypeError if its output is not a tensor.
         """
         outputs = {key: self._output(key, layer) for key, layer in self._layers.items()}
         self._captured.clear()

@@ -25,16 +25,9 @@ def parse_json(
     most_depth: int = MOST_DEPTH,
     object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
 ) -> Any:
-    """Parse a JSON text and return its value. Limit how deep lists and objects may nest.
+    """Parse a JSON text, in which lists and objects nest at most `most_depth` deep, and return its value.
 
-    Args:
-        text: The JSON.
-        most_depth: How deep lists and objects may nest.
-        object_pairs_hook: As in `json.loads`.
-
-    Raises:
-        json.JSONDecodeError: The text is not JSON, or nests deeper than `most_depth`. The message names the line and
-            the column.
+    The JSONDecodeError for any other text names the line and the column. `object_pairs_hook` is as in `json.loads`.
 
     >>> parse_json('{"loss": 0.5}')
     {'loss': 0.5}
@@ -46,15 +39,9 @@ def parse_json(
 
 
 def json_object(text: str, name: str) -> dict[str, Any]:
-    """Parse the value of an environment variable, which must be a JSON object, and return the object as a dict.
+    """Parse the value of the environment variable `name`, which must be a JSON object, and return it as a dict.
 
-    Args:
-        text: Value of the variable.
-        name: Name of the variable, for messages.
-
-    Raises:
-        InvalidValueError: The text is not JSON, or an object in it has a key twice.
-        InvalidTypeError: The text is JSON, but not an object.
+    Raise an InvalidTypeError for other JSON, and an InvalidValueError if it is not JSON or an object has a key twice.
 
     >>> json_object('{"task": {"index": 0}}', "TF_CONFIG")
     {'task': {'index': 0}}
@@ -91,10 +78,6 @@ def shortened(value: object) -> str:
 
 def too_deep_at(text: str, most_depth: int = MOST_DEPTH) -> int | None:
     """Return the position of the first list or object in a JSON text that is nested too deep; None if there is none.
-
-    Args:
-        text: The JSON text.
-        most_depth: How deep lists and objects may nest.
 
     >>> too_deep_at("[" * 101)
     100

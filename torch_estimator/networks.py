@@ -49,9 +49,7 @@ _ELEMENTWISE_MODULES = (
 class WideAndDeep(nn.Module):
     """Module of linear, DNN and wide-and-deep models: a linear part, a deep part, or both with their logits added.
 
-    Attributes:
-        multiply_adds_per_row: Cost of the dense layers and the linear part, in multiply-adds per row.
-        rows_are_independent: Whether the logits of a row depend on that row only (except in training).
+    `rows_are_independent` says whether the logits of a row depend on that row only (except in training).
     """
 
     variable_separator = "/"
@@ -98,14 +96,7 @@ class Linear(nn.Module):
 class DNN(nn.Module):
     """Deep network: an input layer, hidden layers (dense, activation, dropout, batch norm), and a layer for the logits.
 
-    Args:
-        layout: Layout of the feature columns in the input layer's output.
-        hidden_units: Number of outputs of each hidden layer.
-        logits_dimension: Number of outputs of the last layer.
-        activation_fn: Activation after each hidden layer. A module is copied once; all layers share the copy, and its
-            parameters, if any, are trained.
-        dropout: Probability of dropping a hidden unit in training, or None.
-        batch_norm: Whether the output of each hidden layer is normalized.
+    An activation that is a module is copied once; all layers share the copy, and its parameters, if any, are trained.
     """
 
     def __init__(
@@ -158,12 +149,7 @@ class InputFromFeatureColumns(nn.Module):
 
 
 class Dense(nn.Module):
-    """Dense layer ``activation(inputs @ kernel + bias)``; the kernel starts Glorot uniform and the bias zero.
-
-    Attributes:
-        kernel: float32 ``[inputs, outputs]``.
-        bias: float32 ``[outputs]``.
-    """
+    """Dense layer ``activation(inputs @ kernel + bias)``; the kernel starts Glorot uniform and the bias zero."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -193,13 +179,9 @@ def glorot_uniform(inputs: int, outputs: int) -> Tensor:
 
 
 def dropout(inputs: Tensor, rate: float) -> Tensor:
-    """Set each number to zero with probability `rate`, and divide the remaining numbers by ``1 - rate``.
+    """Set each number to zero with a probability `rate` below 1, and divide the remaining numbers by ``1 - rate``.
 
     On a CPU this takes half the time of `torch.nn.functional.dropout`, which draws its mask in double precision.
-
-    Args:
-        inputs: Floating tensor of any shape.
-        rate: Probability in [0, 1).
     """
     if inputs.device.type != "cpu":
         return nn.functional.dropout(inputs, rate)
@@ -212,9 +194,6 @@ class BatchNorm(nn.BatchNorm1d):
 
     The running variance averages the variances of the batches (divided by the number of rows, not by one less as in
     torch). Therefore, as in TensorFlow, a batch of a single row can be trained on: its output is ``bias``.
-
-    Args:
-        units: Number of features per row.
     """
 
     def __init__(self, units: int) -> None:
@@ -252,11 +231,7 @@ class Baseline(nn.Module):
 
 
 class Bias(nn.Module):
-    """Logits of a `Baseline`, in a module so that the variable has its name in tf.estimator, ``baseline/bias``.
-
-    Attributes:
-        bias: float32 ``[logits_dimension]``, zero at the start.
-    """
+    """Logits of a `Baseline`, in a module so that the variable has its name in tf.estimator, ``baseline/bias``."""
 
     def __init__(self, logits_dimension: int) -> None:
         super().__init__()

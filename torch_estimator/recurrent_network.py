@@ -26,10 +26,7 @@ RnnCellFn = Callable[[int], nn.Module]
 class RecurrentLayer(nn.Module):
     """Recurrent layer of one kind, with the variables, initial values and formulas of Keras's cells.
 
-    Args:
-        kind: ``"simple_rnn"`` (tanh), ``"lstm"`` or ``"gru"`` (with ``reset_after=True``).
-        inputs: Numbers in each step of the input.
-        units: Numbers in each step of the output.
+    The kind is ``"simple_rnn"`` (tanh), ``"lstm"`` or ``"gru"`` (with ``reset_after=True``).
 
     Attributes:
         kernel: float32 ``[inputs, gates * units]``. Gates are in Keras's order: i, f, c, o (LSTM) or z, r, h (GRU).
@@ -75,18 +72,10 @@ class RecurrentLayer(nn.Module):
 class RecurrentNetwork(nn.Module):
     """Recurrent layers on sequence columns, with context columns repeated at each step, and a layer for the logits.
 
-    Args:
-        sequence: Layout of the sequence columns.
-        context: Layout of the context columns, or None.
-        logits_dimension: Number of outputs.
-        units: Outputs of each layer, or of the only layer. None with `rnn_cell_fn`.
-        cell_type: Kind of the layers.
-        rnn_cell_fn: Function from the numbers in each step to a module that maps float32 ``[N, T, numbers]`` to
-            ``[N, T, units]``, or to a tuple that begins with it.
-        return_sequences: Whether there are logits for each step, not only for the last one.
-
-    Attributes:
-        varies_in_length: True: batches differ in length.
+    `units` are the outputs of each layer, or of the only layer. In place of `units` and `cell_type`, `rnn_cell_fn`
+    returns for the numbers in each step a module that maps float32 ``[N, T, numbers]`` to ``[N, T, units]``, or to a
+    tuple that begins with it. Without `return_sequences` there are logits for the last step only. `varies_in_length` is
+    True because batches differ in length.
     """
 
     variable_separator = "/"

@@ -424,13 +424,8 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
 def transform_outputs(transform: nn.Module, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the shape per row of each feature that a transform computes, by running it on two rows of ones.
 
-    Args:
-        transform: Module from a dict of raw numbers to a dict of features.
-        names: Names of the raw numbers.
-
-    Raises:
-        InvalidTypeError: The result is not a dict.
-        InvalidValueError: A feature is not a tensor with the batch as its first dimension.
+    The transform maps a dict of raw numbers, by name, to a dict of features, tensors with the batch as first dimension;
+    anything else is an InvalidTypeError or an InvalidValueError.
     """
     with torch.no_grad():
         result = transform({name: torch.ones(2, 1) for name in names})

@@ -25,11 +25,8 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
     """Call ``stop`` on SIGTERM and on the first Ctrl-C inside the body; a second Ctrl-C raises KeyboardInterrupt.
 
     A signal that the user handles or ignores keeps the user's handler. Outside the main thread this does nothing,
-    because Python runs signal handlers in the main thread only.
-
-    Args:
-        stop: Function that is called with the number of the signal, between any two instructions of the main thread.
-        until: What the process still does after the first Ctrl-C, for the log line.
+    because Python runs signal handlers in the main thread only. ``stop`` gets the number of the signal, between any two
+    instructions of the main thread. `until` is what the process still does after the first Ctrl-C, for the log line.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -47,32 +47,21 @@ class Strategy:
     """
 
     def check(self, task: Task) -> None:
-        """Raise an error if the strategy does not fit the cluster.
-
-        Args:
-            task: The place of this process in the cluster.
-
-        Raises:
-            InvalidValueError: The strategy cannot use the processes of the cluster, or needs other processes.
-        """
+        """Raise an InvalidValueError if the strategy cannot use the processes of the cluster, or needs others."""
 
     def join(self, config: RunConfig) -> AbstractContextManager[Session]:
         """Connect to the other processes of the training; yield this process's `Session`, and disconnect at the end.
 
-        If the others have ended the training, the context manager may end the body early without an error.
-
-        Raises:
-            ClusterError: The other processes cannot be reached.
-            Preempted: This process has to be started again to go on.
+        If the others have ended the training, the context manager may end the body early without an error. Raise a
+        ClusterError if they cannot be reached, and Preempted if this process has to be started again to go on.
         """
         raise NotImplementedError
 
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
         """End processes that only serve a training, such as parameter servers. Called when nothing is left to train.
 
-        Args:
-            config: The settings of this process; only the chief ends other processes.
-            is_over: Whether the last training in the model directory is known to be over.
+        Only the chief ends other processes. `is_over` says whether the last training in the model directory is known to
+        be over.
         """
 
     def share_evaluation(self, config: RunConfig) -> AbstractContextManager[EvaluationShare | None]:
@@ -91,13 +80,10 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContent:
-    """Content of a checkpoint that is about to be written.
+    """Content of a checkpoint that is about to be written: parameters and buffers, optimizer state, and other state.
 
-    Attributes:
-        variables: Parameters and buffers, by name.
-        slots: Optimizer state, by name.
-        state: The parts that are not tensors, as values that JSON can represent.
-        shards: Number of processes that each write a part of the tensors. `variables` and `slots` are the chief's part.
+    JSON can represent the values of `state`. If several processes (`shards`) each write a part of the tensors,
+    `variables` and `slots` are the chief's part.
     """
 
     variables: Mapping[str, Tensor]
@@ -109,12 +95,8 @@ class CheckpointContent:
 class Session:
     """Base class of sessions. A session is one process's part of one training.
 
-    Args:
-        config: Settings of this process. They may differ from the program's if the strategy has forked this process.
-        task: The place of this process among the processes that train.
-
-    Attributes:
-        moves_module: Whether the module is moved to its device as soon as it is built; False if the session shards it.
+    `config` may differ from the program's settings if the strategy has forked this process. `moves_module` says whether
+    the module is moved to its device as soon as it is built; it is False if the session shards it.
     """
 
     moves_module = True
@@ -133,8 +115,7 @@ class Session:
     def begin(self, training: Training) -> None:
         """Make the optimizers, agree with the other processes on the state to start from, and load that state.
 
-        Raises:
-            ClusterError: The program or the settings of a process differ from the chief's.
+        Raise a ClusterError if the program or the settings of a process differ from the chief's.
         """
         raise NotImplementedError
 
@@ -151,22 +132,16 @@ class Session:
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
         """Return what a checkpoint written now must contain. The chief calls this between two training steps.
 
-        Args:
-            reserve: Returns the directory of the unfinished checkpoint, for sessions in which other processes write a
-                part of it.
-
-        Raises:
-            CheckpointError: Another process could not write its part.
-            NotFinite: A trained variable of another process is NaN or infinite.
+        `reserve` returns the directory of the unfinished checkpoint, for sessions in which other processes write a part
+        of it. Raise a CheckpointError if one could not write its part, and NotFinite if a variable trained there is NaN
+        or infinite.
         """
         raise NotImplementedError
 
     def call_to_evaluation(self, request: str) -> EvaluationShare | None:
         """Ask the other processes to share an evaluation between two steps; return None if the chief evaluates alone.
 
-        Args:
-            request: Description of the evaluation, which the other processes pass to
-                `SharedEvaluator.evaluate_with_chief`.
+        The other processes pass `request`, which describes the evaluation, to `SharedEvaluator.evaluate_with_chief`.
         """
         return None
 
@@ -188,20 +163,15 @@ class EvaluationShare:
     def agree_on_source(self, path: str | None, seed: int) -> tuple[str | None, int]:
         """Return the checkpoint and the random seed for all processes: the values of the first process.
 
-        Args:
-            path: The checkpoint that this process would evaluate; relative to the model directory if it is inside it;
-                None for the initial weights.
-            seed: The seed of this process.
+        The path is relative to the model directory if the checkpoint is inside it, and None for the initial weights.
         """
         return path, seed
 
     def check_model(self, model: Model, settings: Mapping[str, Any], *, broadcast: bool) -> None:
         """Raise an error if the processes have different models or different settings of the evaluation.
 
-        Args:
-            model: The model with its weights loaded.
-            settings: The settings of the evaluation, as values that JSON can represent.
-            broadcast: Whether to copy the first process's weights to all processes, since there is no checkpoint.
+        The model has its weights, and JSON can represent the settings. If there is no checkpoint, `broadcast` is set:
+        then the first process's weights are copied to all processes.
         """
 
     def evaluate(
@@ -213,15 +183,12 @@ class EvaluationShare:
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Run the model on the batches of this process. The first process also adds the batches of all to its scores.
+        """Run the model on this process's batches.
 
-        Args:
-            model: The model with its weights loaded.
-            dataset: All batches; the same in every process.
-            scores: The scores to which the first process adds all batches, in their order.
-            steps: Number of batches to evaluate, or None for all.
-            context: The context that hooks are called with.
-            schedule: Says when the hooks are called.
+        The first process also adds the batches of all, in order, to its scores.
+
+        The Dataset has all batches, the same in every process, of which `steps` are evaluated (None: all). The schedule
+        says when hooks are called with the context.
         """
         raise NotImplementedError
 

@@ -18,9 +18,6 @@ def without_collections(getter: Callable[[str], Any]) -> Callable[[str], Any]:
 
     The collector no longer visits any object that exists when PyTorch has been imported. Such objects are freed as
     before, unless they refer to each other in a cycle.
-
-    Args:
-        getter: The module's ``__getattr__``, which imports what it returns.
     """
 
     def get(name: str) -> Any:

@@ -13,13 +13,8 @@ from typing import Any
 def map(function: Callable[[Any], Any], structure: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """Apply `function` to each leaf of nested dicts, tuples and lists, and return the results in the same nesting.
 
-    A leaf is anything but a dict, a tuple, a list or None. None stays None. Any other mapping becomes a dict, and a
-    named tuple stays a named tuple.
-
-    Args:
-        function: Called with one leaf; its result takes the place of the leaf.
-        structure: The structure, or a single leaf.
-        is_leaf: Returns whether to treat a dict, tuple or list as one leaf; None treats none of them so.
+    A leaf is anything but a dict, a tuple, a list or None, and also one of the first three for which `is_leaf` is true.
+    None stays None. Any other mapping becomes a dict, and a named tuple stays a named tuple.
 
     >>> map(len, {"x": "abc", "y": ("de", None)})
     {'x': 3, 'y': (2, None)}
@@ -61,11 +56,9 @@ def slice_rows(structure: Any, start: int, stop: int) -> Any:
 
 
 def split_rows(structure: Any, parts: int) -> Sequence[Any]:
-    """Split the arrays or tensors in a structure by rows into parts of equal length. Each part has the same nesting.
+    """Split the arrays or tensors in a structure by rows into parts of equal length and the same nesting.
 
-    Args:
-        structure: Arrays or tensors with ``parts * n`` rows. Each part has `n` rows and is a view.
-        parts: Number of parts.
+    The number of rows is a multiple of `parts`. Each part is a view.
 
     >>> split_rows({"x": "abcdef", "y": None}, 3)
     [{'x': 'ab', 'y': None}, {'x': 'cd', 'y': None}, {'x': 'ef', 'y': None}]

@@ -79,11 +79,7 @@ class VocabInfo:
             )
 
     def new_words(self) -> list[str]:
-        """Return the words of the model's vocabulary.
-
-        Raises:
-            InvalidValueError: The file cannot be read, or has fewer words than ``new_vocab_size``.
-        """
+        """Return the words of the model's vocabulary; raise InvalidValueError if they are too few, or unreadable."""
         return _words("new_vocab", self.new_vocab, self.new_vocab_size)
 
     def old_words(self) -> list[str]:
@@ -179,11 +175,7 @@ WarmStart = str | os.PathLike[str] | WarmStartSettings
 
 
 def as_settings(warm_start_from: object) -> WarmStartSettings | None:
-    """Convert the argument ``warm_start_from`` to settings; return None if the argument is None.
-
-    Raises:
-        InvalidTypeError: The argument is of another type.
-    """
+    """Convert the argument ``warm_start_from`` to settings; return None if the argument is None."""
     if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
         return warm_start_from
     if isinstance(warm_start_from, str | os.PathLike):
