@@ -61,12 +61,10 @@ _ARGUMENTS = {
 def premade(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
     """Return a decorator that completes a premade model by its ``_generation``: defaults of arguments, and docstring.
 
-    Most arguments occur in several models, so each is described only once, at the top of this module. The decorator
-    adds ``Args:`` and ``Raises:`` before the example in the docstring. A class of `torch_estimator.v2` has the
-    ``__init__`` of its base class, with the defaults of the generation.
-
-    Args:
-        special: Descriptions of arguments that differ from model to model, by name. Subclasses have them, too.
+    Most arguments occur in several models, so each is described only once, at the top of this module; `special`
+    describes those that differ from model to model, also for subclasses. The decorator adds ``Args:`` and ``Raises:``
+    before the example in the docstring. A class of `torch_estimator.v2` has the ``__init__`` of its base class, with
+    the defaults of the generation.
     """
 
     def complete(model: _EstimatorClass) -> _EstimatorClass:
@@ -121,15 +119,8 @@ def canned_model_fn(
 ) -> Callable[..., EstimatorSpec]:
     """Return the ``model_fn`` of a model with a linear part, a deep part, or both.
 
-    Args:
-        head: Head of the model.
-        generation: Which TensorFlow's defaults the model has.
-        loss_reduction: Reduction of a premade model's own head; None if the user gave the head.
-        wide: Settings of the linear part.
-        deep: Settings of the deep part.
-
-    Raises:
-        InvalidValueError, InvalidTypeError: A column does not fit its part, or an optimizer is unknown.
+    `loss_reduction` is that of a premade model's own head; None if the user gave the head. Raise an InvalidValueError
+    or InvalidTypeError if a column does not fit its part, or an optimizer is unknown.
     """
     if wide is None and deep is None:
         raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
@@ -175,11 +166,7 @@ def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
 class Wide:
     """Settings of a model's linear part.
 
-    Args:
-        columns: Feature columns of the part.
-        optimizer: Name of an optimizer, or a function from named parameters to an optimizer.
-        learning_rate: Learning rate of an optimizer that is given by name.
-        sparse_combiner: How several values of a categorical column are combined.
+    The optimizer is a function from named parameters to an optimizer, or a name, which is used with the learning rate.
     """
 
     columns: Sequence[Any]
@@ -199,14 +186,8 @@ class Wide:
 class Deep:
     """Settings of a model's deep part: hidden layers on feature columns.
 
-    Args:
-        hidden_units: Number of outputs of each hidden layer.
-        columns: Feature columns of the part.
-        optimizer: Name of an optimizer, or a function from named parameters to an optimizer.
-        activation_fn: Activation after each hidden layer.
-        dropout: Probability of dropping a hidden unit in training, or None.
-        batch_norm: Whether the output of each hidden layer is normalized.
-        learning_rate: Learning rate of an optimizer that is given by name; None for the generation's own.
+    The optimizer is a function from named parameters to an optimizer, or a name, which is used with the learning rate
+    (None: the generation's own).
     """
 
     hidden_units: Sequence[int]
@@ -248,11 +229,7 @@ def _check_not_empty(columns: Sequence[Any]) -> None:
 
 
 def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Convert an iterable of feature columns to a tuple; None becomes the empty tuple.
-
-    Raises:
-        InvalidTypeError: The argument is a single column, or something else that is not iterable.
-    """
+    """Convert an iterable of feature columns to a tuple; None becomes the empty tuple, a single column is an error."""
     if columns is not None and not isinstance(columns, Iterable):
         raise InvalidTypeError(f"Feature columns must be given as a list, but got {columns!r}.")
     return tuple(columns or ())

@@ -24,15 +24,9 @@ OptimizerArgument = str | OptimizerFactory
 class Generation:
     """Defaults of the premade classes of one generation of TensorFlow.
 
-    Args:
-        name: Name for log lines.
-        classes: Where users find its classes.
-        loss_reduction: Default of ``loss_reduction``.
-        loss: What this default does, for docstrings.
-        pr_summation: How the premade classifiers sum up the area under the precision-recall curve.
-        by_name: Function from an optimizer's name and a learning rate to the optimizer.
-        deep_rates: Learning rates of optimizers that a deep model gets by name; `deep_rate` for all others.
-        deep_rate: Learning rate of a deep model's other optimizers.
+    `classes` says where users find them, and `loss` what the default `loss_reduction` does, for docstrings. A deep
+    model's optimizers by name have the learning rates `deep_rates`, or else `deep_rate`. `pr_summation` is how the
+    classifiers sum up the area under the precision-recall curve.
     """
 
     name: str
@@ -54,11 +48,7 @@ class Generation:
         return self.deep_rates.get(optimizer, self.deep_rate) if learning_rate is None else learning_rate
 
     def factory(self, optimizer: OptimizerArgument, learning_rate: float | None) -> OptimizerFactory:
-        """Return a factory for an optimizer given by name, with `learning_rate`. Return a factory function unchanged.
-
-        Raises:
-            InvalidValueError, InvalidTypeError: The name is unknown, or the argument is neither a name nor a factory.
-        """
+        """Return a factory for an optimizer given by name, with `learning_rate`; return a factory function as it is."""
         if isinstance(optimizer, str):
             return self.by_name(optimizer, self.rate(optimizer, learning_rate))
         check_factory(optimizer, or_name=True)
@@ -71,9 +61,8 @@ class Generation:
     ) -> None:
         """Log which optimizers a model gets by name, the default among them, and what the other generation gives it.
 
-        Args:
-            optimizers: Optimizer and learning rate of each part. Functions are left out.
-            loss_reduction: Reduction of the model's own head, or None if the user gave the head.
+        `optimizers` has the optimizer and learning rate of each part; functions are left out. `loss_reduction` is that
+        of the model's own head, or None if the user gave the head.
         """
         named = [(name, rate) for name, rate in optimizers if isinstance(name, str)]
         if not named:
@@ -101,11 +90,7 @@ _KERAS: dict[str, Callable[[float], OptimizerFactory]] = {
 
 
 def _keras_by_name(name: str, learning_rate: float) -> OptimizerFactory:
-    """Return the optimizer with Keras's formula and settings.
-
-    Raises:
-        InvalidValueError: TF 2.x's classes know no optimizer of this name.
-    """
+    """Return the optimizer with Keras's formula and settings; a name unknown to TF 2.x is an InvalidValueError."""
     if name not in _KERAS:
         names = ", ".join(repr(known) for known in _KERAS)
         raise InvalidValueError(

@@ -208,11 +208,9 @@ class KMeans(Estimator):
 
 
 class Distances(NamedTuple):
-    """Outputs of `Clusters`.
+    """Outputs of `Clusters`: the points, float32 ``[N, width]``, and their distances, float32 ``[N, num_clusters]``.
 
-    Attributes:
-        points: Points, float32 ``[N, width]``; of length 1 for cosine distances.
-        to_centers: Distances to all centers, float32 ``[N, num_clusters]``.
+    For cosine distances the points have length 1.
     """
 
     points: Tensor
@@ -220,18 +218,12 @@ class Distances(NamedTuple):
 
 
 class Clusters(nn.Module):
-    """Module of `KMeans`: the distances of points to cluster centers.
+    """Module of `KMeans`: the distances of points to cluster centers, squared Euclidean or cosine.
 
-    Args:
-        num_clusters: Number of centers.
-        input_layer: Makes points of feature columns; None takes the features themselves.
-        choose: Chooses initial centers; None if they are set.
-        is_cosine: Whether distances are cosine distances, instead of squared Euclidean ones.
-
-    Attributes:
-        clusters: The centers, ``[num_clusters, width]``. The width is 0 until it is known from the first batch, from a
-            checkpoint, or from initial centers.
-        counts: Number of points of each center, and 1 for its initial value, float32 ``[num_clusters]``.
+    Without an input layer, the points are the features themselves. `choose` chooses the initial centers unless they are
+    set. The width of the centers in `clusters`, ``[num_clusters, width]``, is 0 until it is known from the first batch,
+    from a checkpoint, or from initial centers. `counts`, float32 ``[num_clusters]``, is the number of points of each
+    center, and 1 for its initial value.
     """
 
     variable_separator = "/"
@@ -329,12 +321,9 @@ class _SumOfDistances:
 class MoveCenters(torch.optim.Optimizer):
     """Update of cluster centers from the points that are assigned to them.
 
-    Args:
-        parameters: `Clusters.clusters` and `Clusters.counts`. Their gradients are the sum of the points of each cluster
-            and the number of these points, with a minus sign.
-        is_running: Whether a center is the mean of the points of all steps, instead of those of one iteration.
-        steps: Number of steps of an iteration.
-        is_cosine: Whether the means of an iteration get length 1.
+    The parameters are `Clusters.clusters` and `Clusters.counts`. Their gradients are the sum of the points of each
+    cluster and the number of these points, with a minus sign. If `is_running`, a center is the mean of the points of
+    all steps, instead of those of one iteration of `steps` steps, whose means get length 1 if `is_cosine`.
     """
 
     def __init__(

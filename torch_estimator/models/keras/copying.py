@@ -35,8 +35,7 @@ _SAFE_SINCE = (3, 12)
 def load_keras_model(path: str | os.PathLike[str], custom_objects: Mapping[str, Any] | None) -> Any:
     """Load a Keras model from a file that ``model.save("name.keras")`` wrote. Code in the file is never run.
 
-    Raises:
-        InvalidValueError: The file is of another kind, cannot be read, or contains code.
+    Raise an InvalidValueError if the file is of another kind, cannot be read, or contains code.
     """
     url = files.as_url(path)
     if not url.endswith(".keras"):
@@ -66,15 +65,11 @@ def load_keras_model(path: str | os.PathLike[str], custom_objects: Mapping[str, 
 
 
 class KerasBlueprint:
-    """Factory of copies of a Keras model. Each copy has the state of the model when the factory was created.
+    """Factory of copies of a built and compiled Keras model, with the state that it had when the factory was created.
 
-    Args:
-        model: Built and compiled Keras model.
-        custom_objects: Classes and functions that the model's layers need, by name. The classes of the layers, and of
-            their attributes, are found without this.
-
-    Raises:
-        InvalidTypeError: The model cannot be rebuilt from its configuration.
+    `custom_objects` are classes and functions that the model's layers need, by name. The classes of the layers, and of
+    their attributes, are found without this. Raise an InvalidTypeError if the model cannot be rebuilt from its
+    configuration.
     """
 
     def __init__(self, model: Any, custom_objects: Mapping[str, Any]) -> None:

@@ -18,9 +18,7 @@ from torch_estimator.train.batches import described
 class KerasHead(FunctionHead):
     """Head that computes loss, predictions and metrics with a compiled Keras model.
 
-    Args:
-        module: Module that wraps the Keras model.
-        metric_names: Maps Keras' names of metrics to the names that evaluations report instead.
+    `metric_names` maps Keras' names of metrics to the names that evaluations report instead.
     """
 
     def __init__(self, module: KerasModule, metric_names: Mapping[str, str]) -> None:
@@ -33,8 +31,7 @@ class KerasHead(FunctionHead):
     ) -> Tensor:
         """Return the loss that the Keras model was compiled with, plus regularizers and losses added by layers.
 
-        Raises:
-            InvalidValueError: The compiled loss does not accept the labels.
+        Raise an InvalidValueError if the compiled loss does not accept the labels.
         """
         outputs: KerasOutputs = logits
         model = self._module.unwrapped

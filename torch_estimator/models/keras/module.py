@@ -25,14 +25,7 @@ class KerasOutputs(NamedTuple):
 
 
 class KerasModule(nn.Module):
-    """Module that calls a Keras model; its parameters are the model's weights and random seeds.
-
-    Args:
-        model: Built and compiled Keras model.
-
-    Attributes:
-        unwrapped: The Keras model.
-    """
+    """Module that calls a built and compiled Keras model; its parameters are the model's weights and random seeds."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -16,14 +16,8 @@ class KerasOptimizer(torch.optim.Optimizer):
     """Torch optimizer that lets the optimizer of a compiled Keras model update the parameters.
 
     `state` contains the Keras optimizer's variables: slots such as the momentum of each parameter and, under the first
-    parameter, variables of the whole optimizer, such as the number of iterations.
-
-    Args:
-        model: Built and compiled Keras model.
-
-    Attributes:
-        kind: Name of the Keras optimizer.
-        builds_lazily: True, because Keras builds parts of a model in its first step.
+    parameter, variables of the whole optimizer, such as the number of iterations. `kind` is the name of the Keras
+    optimizer; `builds_lazily` is True because Keras builds parts of a model in its first step.
     """
 
     builds_lazily = True
@@ -57,8 +51,7 @@ class KerasOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy saved state into the Keras optimizer's variables.
 
-        Raises:
-            CheckpointError: A variable is missing or has another shape.
+        Raise a CheckpointError if a variable is missing or has another shape.
         """
         for index, variable in enumerate(self._variables):
             saved = state_dict["state"].get(index, {})
