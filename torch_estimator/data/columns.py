@@ -110,16 +110,10 @@ def from_arrow(
 ) -> Column:
     """Convert an Arrow array to a column. Strings and lists stay Arrow arrays; numbers become numpy arrays.
 
-    Args:
-        array: Strings, numbers, booleans, dates (which become strings), or lists of numbers or strings.
-        name: Name of the column, for messages.
-        default: Value that replaces a missing one. None means '' for strings and an error for numbers.
-        missing: Integer that replaces a missing one without a default, also in lists; None makes it an error.
-        cure: What the error for a missing number says at its end, such as `DEFAULT_CURE`.
-
-    Raises:
-        RowError: A number is missing and there is no default.
-        InvalidTypeError: Columns of this type cannot be used.
+    The array holds strings, numbers, booleans, dates (which become strings), or lists of numbers or strings; other
+    types are an InvalidTypeError. `default` replaces a missing value: None is '' for strings and a RowError for
+    numbers, unless the integer `missing` replaces it, also in lists. The error begins with the name of the column and
+    ends with `cure`, such as `DEFAULT_CURE`.
     """
     kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
     if _is_text(kind):

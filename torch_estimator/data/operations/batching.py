@@ -23,9 +23,8 @@ LENGTH_SUFFIX = "_length"
 class Padding:
     """Settings for padding the lists of a batch to one length.
 
-    Attributes:
-        values: Padding value, or a dict of them by column; None for 0, False or ''.
-        lengths: Whether to add the lists' original lengths to the features, as ``<column>_length`` (int64 ``[rows]``).
+    `values` are the padding value, or a dict of them by column; None for 0, False or ''. `lengths` adds the lists'
+    original lengths to the features, as ``<column>_length`` (int64 ``[rows]``).
     """
 
     values: Any = None

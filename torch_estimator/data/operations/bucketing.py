@@ -18,16 +18,14 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucketing:
-    """Operation that collects rows in buckets by list length. A bucket with enough rows becomes a batch.
+    """Operation that collects rows in buckets by the list length of a column.
 
-    Attributes:
-        column: The list column whose lengths determine the bucket of each row.
-        boundaries: Exclusive upper limits of the lengths in each bucket, ascending. The last bucket has no limit.
-        batch_sizes: Rows of a batch, by bucket. There is one more bucket than there are boundaries.
-        drop_remainder: Whether to leave out the rows at the end that do not fill a batch.
-        to_boundary: Whether to pad lists to the longest length that the bucket allows, instead of to the longest list
-            of the batch.
-        padding: How to pad lists.
+    A bucket with enough rows becomes a batch.
+
+    The boundaries, ascending, are exclusive upper limits of the lengths in each bucket. The last bucket has no limit,
+    so there is one more bucket and batch size than there are boundaries. `drop_remainder` leaves out the rows at the
+    end that do not fill a batch. `to_boundary` pads lists to the longest length that the bucket allows, instead of to
+    the longest list of the batch.
     """
 
     column: str

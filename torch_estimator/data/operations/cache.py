@@ -20,8 +20,7 @@ from torch_estimator.files import is_local
 class CacheStore(ABC):
     """Storage of chunks in the order in which they were added. Stored chunks must not be changed.
 
-    Attributes:
-        complete: Whether the store has all chunks of the stream.
+    `complete` says whether the store has all chunks of the stream.
     """
 
     complete: bool
@@ -49,11 +48,7 @@ class CacheStore(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, weakref_slot=True)
 class Cache:
-    """Operation that stores the rows or batches of the preceding operations, in memory or in a file.
-
-    Attributes:
-        path: The file; None for memory.
-    """
+    """Operation that stores the rows or batches of the preceding operations, in memory or, with a path, in a file."""
 
     path: str | None = None
     _kept: weakref.WeakKeyDictionary[Any, dict[str, MemoryStore]] = field(default_factory=weakref.WeakKeyDictionary)
@@ -73,12 +68,9 @@ class Cache:
     def shared_stream(self, upstream: Stream, identity: Any, owner: Any) -> Stream:
         """Return a stream that stores the chunks of `upstream` in memory, and shares them with other iterators.
 
-        The chunks are kept until the Dataset or `owner` is deleted.
-
-        Args:
-            upstream: The stream to keep.
-            identity: Value that JSON can represent, different from the identity of any other stream of this Dataset.
-            owner: The transform that was applied to `upstream`. Only iterators with the same transform share the rows.
+        The chunks are kept until the Dataset or `owner`, the transform that was applied to `upstream`, is deleted. Only
+        iterators with the same transform share them. JSON can represent `identity`, which differs from that of any
+        other stream of this Dataset.
         """
         if not _can_own(owner):
             return self.stream(upstream)
@@ -93,9 +85,7 @@ class Cache:
     def file_stream(self, upstream: Stream, identity: Any) -> Stream:
         """Return a stream that stores the chunks of `upstream` in the file `path`.
 
-        Args:
-            upstream: The stream to keep.
-            identity: Value that JSON can represent. It is equal in another run only if the run reads the same rows.
+        JSON can represent `identity`, which is equal in another run only if the run reads the same rows.
         """
         from torch_estimator.data.operations.cache_file import FileStore
 
@@ -116,11 +106,7 @@ class CacheStream(Stream):
 
     If a pass ends early, the next pass continues to fill the store. A position consists of the position at which the
     other stream began, and the number of chunks returned since then. A resumed run reads these chunks again, to fill
-    the store.
-
-    Args:
-        upstream: The stream to keep.
-        store: Returns a store for the chunks from a position on. The store may have chunks already.
+    the store. `store` returns a store for the chunks from a position on, which may have chunks already.
     """
 
     def __init__(self, upstream: Stream, store: Callable[[State], CacheStore]) -> None:
@@ -170,11 +156,7 @@ class CacheStream(Stream):
 
 
 class MemoryStore(CacheStore):
-    """Storage of chunks in memory.
-
-    Args:
-        when_complete: Called with the store when it has all chunks.
-    """
+    """Storage of chunks in memory, which calls `when_complete` with itself when it has all chunks."""
 
     def __init__(self, when_complete: Callable[[MemoryStore], None] | None = None) -> None:
         self.complete = False

@@ -46,14 +46,8 @@ _LOOK_SECS = 1.0
 class FileStore(CacheStore):
     """Storage of chunks in a file. The file is written under a temporary name, and renamed when complete.
 
-    A file with the final name is therefore always complete, also after a crash.
-
-    Args:
-        path: The file.
-        identity: Text that the file must have been written with; a file with another identity is replaced.
-
-    Raises:
-        DataError: The directory cannot be written.
+    A file with the final name is therefore always complete, also after a crash. A file that was written with another
+    identity is replaced. Raise a DataError if the directory cannot be written.
     """
 
     def __init__(self, path: str, identity: str) -> None:
@@ -103,11 +97,7 @@ class FileStore(CacheStore):
 
 
 class _CacheWriter:
-    """Writer of a cache file. The file has a temporary name until `publish` gives it the final name.
-
-    Args:
-        path: Final name of the file.
-    """
+    """Writer of a cache file. The file has a temporary name until `publish` gives it the final name, `path`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -181,11 +171,7 @@ class _CacheWriter:
 
 
 class _ChecksumFile:
-    """A file object that records the end and the checksum of every record batch that Arrow writes to it.
-
-    Args:
-        file: The file to write to.
-    """
+    """A file object that records the end and the checksum of every record batch that Arrow writes to it."""
 
     closed = False
 
@@ -224,8 +210,7 @@ class _ChecksumFile:
 def _read_footer(content: memoryview) -> list[tuple[int, int]]:
     """Return the end position and the checksum of every batch in a cache file, read from the end of the file.
 
-    Raises:
-        ValueError: The file is not complete.
+    Raise a ValueError if the file is not complete.
     """
     if len(content) < _FOOTER.size:
         raise ValueError("it has no checksums")
@@ -237,12 +222,9 @@ def _read_footer(content: memoryview) -> list[tuple[int, int]]:
 
 
 class _CacheReader:
-    """Reader of the record batches in a cache file. The arrays share the memory of the memory-mapped file.
+    """Reader of the `count` record batches in a cache file. The arrays share the memory of the memory-mapped file.
 
-    Args:
-        path: The file.
-        count: Number of batches in the file.
-        is_whole: Whether the file is complete. A file that this process is still writing has no checksums yet.
+    A file that is not whole, because this process is still writing it, has no checksums yet.
     """
 
     def __init__(self, path: str, count: int, *, is_whole: bool) -> None:
@@ -326,12 +308,8 @@ def _remove_leftovers(path: str) -> None:
 class Layout:
     """Mapping of a record batch's columns to features and labels, which may be dicts or tuples of columns.
 
-    Attributes:
-        features: The structure of the features, with each column replaced by its number. Tuples become lists in JSON.
-        labels: The structure of the labels, in the same form.
-        shapes: Shape of a row, by column.
-        schema: Schema of the record batches.
-        label_column: As in `Chunk`.
+    In the structures of features and labels, each column is replaced by its number. Tuples become lists in JSON.
+    `shapes` has the shape of a row, by column; `label_column` is as in `Chunk`.
     """
 
     features: Any = None
@@ -354,12 +332,8 @@ class Layout:
 def to_record_batch(chunk: Chunk, layout: Layout | None) -> tuple[pa.RecordBatch, Layout]:
     """Convert a chunk to a record batch; return the batch and the layout of its columns.
 
-    Args:
-        chunk: The rows.
-        layout: Layout of the first chunk, whose column types the record batch gets; None if this is the first chunk.
-
-    Raises:
-        DataError: A column holds neither numbers nor strings, or the columns differ from those of the first chunk.
+    The batch gets the column types of `layout`, that of the first chunk, or None if this is the first. Raise a
+    DataError if a column holds neither numbers nor strings, or if the columns differ from those of the first chunk.
     """
     columns = list(chunk.columns())
     numbers = iter(range(len(columns)))
@@ -386,11 +360,7 @@ def to_record_batch(chunk: Chunk, layout: Layout | None) -> tuple[pa.RecordBatch
 def to_chunk(batch: pa.RecordBatch, layout: Layout, path: str, first: int) -> Chunk:
     """Convert a record batch to a chunk.
 
-    Args:
-        batch: The record batch.
-        layout: Layout of its columns.
-        path: The file, for messages.
-        first: Number of rows before the batch in the file, for messages.
+    `first` is the number of rows before the batch in the file `path`, for messages.
     """
     columns = [_from_arrow(array, shape) for array, shape in zip(batch.columns, layout.shapes, strict=True)]
     return Chunk(

@@ -18,12 +18,8 @@ _Piece = TypeVar("_Piece")
 class ByteRanges:
     """Several files, divided into numbered ranges of about the length that is best for reading in random order.
 
-    Args:
-        opened: The files.
-        starts: Position in each file at which the first range begins.
-
-    Attributes:
-        bytes: Length of all ranges together.
+    `starts` are the positions in the files at which the first ranges begin; `bytes` is the length of all ranges
+    together.
     """
 
     def __init__(self, opened: Sequence[ByteFile], starts: Sequence[int]) -> None:
@@ -49,10 +45,8 @@ class ByteRanges:
     ) -> list[_Piece]:
         """Read some ranges file by file, and return one piece for each run of neighboring ranges, in the given order.
 
-        Args:
-            ranges: Numbers of the ranges.
-            read_file: Function from the number of a file, and the starts and stops of runs in it in bytes, to a piece
-                for each run.
+        `read_file` returns, for the number of a file and the starts and stops of runs in it in bytes, a piece for each
+        run.
         """
         runs = list(self._runs(ranges))
         pieces: dict[int, _Piece] = {}

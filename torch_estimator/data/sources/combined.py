@@ -28,9 +28,7 @@ MakeStream = Callable[[Any], tuple[Stream, Signature]]
 class CombinedSource(ABC):
     """Source of the rows of several Datasets.
 
-    Attributes:
-        datasets: The Datasets.
-        runs_user_code: Whether one of them runs a user's function or iterable.
+    `runs_user_code` says whether one of them runs a user's function or iterable.
     """
 
     datasets: Sequence[Any]
@@ -70,9 +68,8 @@ class Concatenated(CombinedSource):
 class Zipped(CombinedSource):
     """Source of the rows of several Datasets side by side. It ends with the shortest.
 
-    Attributes:
-        features: Structure of the features: an index into `datasets`, or a dict, tuple or list of these.
-        labels: The same for the labels, or None.
+    `features` is their structure: an index into `datasets`, or a dict, tuple or list of these. `labels` is the same, or
+    None.
     """
 
     features: Any
@@ -86,14 +83,10 @@ class Zipped(CombinedSource):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Mixed(CombinedSource):
-    """Source of the rows of several Datasets in turn, or at random.
+    """Source of the rows of several Datasets in turn, or, with a probability of each (`weights`), at random.
 
-    Attributes:
-        weights: Probability of each Dataset; None takes them in turn.
-        block_length: Rows of one Dataset at a time, if they come in turn.
-        seed: The user's seed, or None.
-        drawn_seed: Seed drawn when the Dataset was made, in place of None.
-        stop_on_empty: Whether to end with the first Dataset that has ended.
+    In turn, `block_length` rows of one Dataset come at a time. `drawn_seed` was drawn when the Dataset was made, for a
+    user's seed that is None. If `stop_on_empty`, the first Dataset that has ended ends the source.
     """
 
     weights: tuple[float, ...] | None = None

@@ -56,18 +56,11 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CsvSource:
-    """Source of rows from CSV files with one record per line.
+    """Source of rows from CSV files (paths, URLs and globs) with one record per line.
 
-    Attributes:
-        patterns: Paths, URLs and globs.
-        format: Delimiter, quotes, and whether there is a header.
-        column_names: Names of the columns; None for those in the header.
-        column_types: Types that the user gave.
-        defaults: Column -> the value that replaces a missing one.
-        select_columns: Columns to use; None for all.
-        list_separator: Text between the values of a list, or None.
-        missing: Column -> the integer that replaces a missing one without a default.
-        ignore_errors: Whether to leave out rows that cannot be read.
+    `column_names` is None for those in the header, `select_columns` for all; `column_types` are the user's. `defaults`
+    has the value that replaces a missing one, by column, and `missing` the integer where there is no default.
+    `list_separator` is between the values of a list. `ignore_errors` leaves out rows that cannot be read.
     """
 
     patterns: tuple[str, ...]

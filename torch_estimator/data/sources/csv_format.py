@@ -20,11 +20,9 @@ USUAL_MARKS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-
 class CsvFormat:
     """Format of CSV lines. Lines are split into fields in the same way as by Arrow's parser.
 
-    Attributes:
-        delimiter: One character between fields.
-        quote_char: One character around fields that hold the delimiter; None if quotes have no special meaning.
-        header: Whether the first line names the columns.
-        missing_values: Fields that stand for a missing value, besides the empty one.
+    The delimiter is one character, and so is `quote_char` around fields that hold it; with None, quotes have no special
+    meaning. `header` says whether the first line names the columns. `missing_values` are fields that stand for a
+    missing value, besides the empty one.
     """
 
     delimiter: str = ","
@@ -59,9 +57,7 @@ class CsvFormat:
     def joins_lines(self, data: bytes, rows: int) -> bool:
         """Return whether a quoted field does not end on its line, so that Arrow may join lines to one row.
 
-        Args:
-            data: Whole lines.
-            rows: Number of rows that Arrow found in them.
+        `rows` is the number of rows that Arrow found in these whole lines.
         """
         if self.quote_char is None or self.quote_char.encode() not in data:
             return False

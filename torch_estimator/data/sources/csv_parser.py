@@ -37,13 +37,9 @@ class CsvParser:
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
         """Parse CSV lines (without a header), and return an Arrow array per column.
 
-        Args:
-            data: Whole lines.
-            columns: Columns to return; None for all of the schema.
-
-        Raises:
-            pyarrow.ArrowInvalid: A line has too few or too many fields, a field cannot be read or does not end on its
-                line, or a number is not finite although the column's default is not NaN.
+        The lines are whole; without `columns`, all columns of the schema are returned. Raise ArrowInvalid if a line has
+        too few or too many fields, a field cannot be read or does not end on its line, or a number is not finite
+        although the column's default is not NaN.
         """
         types = self.schema.types
         options = self._convert_options
@@ -134,17 +130,11 @@ def read_texts(
     types: Mapping[str, pa.DataType],
     refuse: Callable[[Any], str],
 ) -> pa.Table:
-    """Return columns of CSV lines as strings; an empty field is null, also in quotes.
+    """Return columns of whole CSV lines as strings; an empty field is null, also in quotes.
 
-    Args:
-        data: Whole lines, in UTF-8. For a line that is not, Arrow would print a traceback.
-        form: Format of the lines.
-        names: All columns of the lines.
-        types: The columns to return, and their types: strings, which may be dictionary encoded.
-        refuse: Arrow's handler of lines with another number of fields.
-
-    Raises:
-        pyarrow.ArrowInvalid: The lines cannot be parsed.
+    The lines are in UTF-8: for a line that is not, Arrow would print a traceback. `names` are all columns of the lines,
+    and `types` those to return: strings, which may be dictionary encoded. `refuse` is Arrow's handler of lines with
+    another number of fields. Raise ArrowInvalid if the lines cannot be parsed.
     """
     parse, convert = _parse_options(form), _convert_options(types, form)
     parse.invalid_row_handler = refuse
@@ -200,14 +190,8 @@ def _types_of_signs(
 def split_lists(fields: pa.DictionaryArray, separator: str, value_type: pa.DataType, name: str) -> pa.ListArray:
     """Split the text fields of a CSV column into lists. An empty field becomes an empty list.
 
-    Args:
-        fields: The fields, dictionary encoded, so that equal fields are split once.
-        separator: Text between the values of a list.
-        value_type: Type of the values; spaces around numbers are dropped.
-        name: Name of the column, for messages.
-
-    Raises:
-        RowError: A value is not a number of the type.
+    The fields are dictionary encoded, so that equal fields are split once. Spaces around numbers are dropped. Raise a
+    RowError if a value is not a number of the type.
     """
     distinct = fields.dictionary.cast(pa.string())
     lists = pc.split_pattern(distinct, separator)

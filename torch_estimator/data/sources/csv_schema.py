@@ -34,15 +34,9 @@ _DELIMITERS = ";\t|,"
 class CsvSchema:
     """Columns to read from CSV files, with their types and defaults, and the format of the lines.
 
-    Attributes:
-        format: Format of the lines.
-        names: All columns of the files, in order.
-        types: The columns to read and the types to read them as. Columns of lists have the type of strings here.
-        defaults: Values that replace missing ones, in the types of their columns.
-        inferred: Columns whose type was inferred from the first rows.
-        bytes_per_line: Mean length of a line in the first rows.
-        lists: Types of the values in those columns that hold lists.
-        list_separator: Text between the values of a list.
+    `names` are all columns of the files, in order, and `types` has the columns to read. In it, columns of lists have
+    the type of strings; `lists` has the types of their values. Defaults are in the types of their columns. `inferred`
+    are the columns whose type was inferred from the first rows, which have the mean length `bytes_per_line`.
     """
 
     format: CsvFormat
@@ -63,13 +57,7 @@ def text_schema(form: CsvFormat, names: tuple[str, ...]) -> CsvSchema:
 def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     """Return the column names in the header line of a CSV file.
 
-    Args:
-        line: First line of the file.
-        form: Format of the line.
-        url: Name of the file, for messages.
-
-    Raises:
-        DataError: The header is not text, a quoted field does not end, or two columns have the same name.
+    Raise a DataError if the header is not text, a quoted field does not end, or two columns have the same name.
     """
     try:
         text = line.decode("utf-8")
@@ -102,18 +90,8 @@ def resolve_schema(
     """Choose the columns to read from CSV files, and the types and defaults of these columns.
 
     The type of a column is the type that the user gave, else the type that the model reads, else the type of the
-    default, else the type that is inferred from the first rows.
-
-    Args:
-        source: The user's arguments.
-        request: What the model and the Dataset need.
-        names: Columns of the files.
-        where: Name of the files, for messages.
-        sample: The first lines, from which types are inferred.
-
-    Raises:
-        DataError: A column is missing, or the sample cannot be parsed.
-        InvalidValueError: A default does not fit the type of its column.
+    default, else the type that is inferred from `sample`, the first lines. Raise a DataError if a column is missing or
+    the sample cannot be parsed, and an InvalidValueError if a default does not fit the type of its column.
     """
     for given in (source.column_types, source.defaults, source.select_columns or ()):
         for name in given:

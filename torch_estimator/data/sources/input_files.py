@@ -29,12 +29,7 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 
 def as_patterns(given: Files) -> tuple[str, ...]:
-    """Convert the argument `files` of a `Dataset` method (paths, URLs or globs) to a tuple of strings.
-
-    Raises:
-        InvalidTypeError: The argument is something else.
-        InvalidValueError: The argument is empty.
-    """
+    """Convert the argument `files` of a `Dataset` method (paths, URLs or globs) to a tuple of strings."""
     if isinstance(given, str | os.PathLike):
         return (files.as_url(given),)
     if not isinstance(given, Sequence):
@@ -47,8 +42,7 @@ def as_patterns(given: Files) -> tuple[str, ...]:
 def expand(patterns: Sequence[str]) -> list[str]:
     """Return the files that paths and globs match, in the order of `patterns`; the files of one glob are sorted.
 
-    Raises:
-        DataError: A path does not exist or is a directory, or a glob matches nothing.
+    Raise a DataError if a path does not exist or is a directory, or if a glob matches nothing.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -94,12 +88,9 @@ def _nothing_found(pattern: str) -> DataError:
 
 
 class ByteFile(ABC):
-    """A file that can be read at any position.
+    """A file of `size` bytes that can be read at any position.
 
-    Attributes:
-        url: Name of the file, for messages.
-        size: Length in bytes.
-        range_bytes: Best length of ranges that are read in random order, in bytes.
+    `range_bytes` is the best length of ranges that are read in random order.
     """
 
     url: str
@@ -250,14 +241,9 @@ def _pread(descriptor: int, start: int, stop: int, url: str) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """Identity of a file in a saved position: its name without folders, its length, and a hash of both ends.
+    """Identity of a file in a saved position: its name, its length, and a hash of its first and last 4 KiB.
 
     The folder is left out, so that a run can be resumed after the data was moved.
-
-    Attributes:
-        name: Last part of the path.
-        bytes: Length.
-        ends: Hash of the first and the last 4 KiB.
     """
 
     name: str

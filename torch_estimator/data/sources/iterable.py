@@ -46,14 +46,8 @@ class IterableStream(Stream):
 
     The batches of a DataLoader also depend on the states of random generators at the beginning of the pass: torch's
     global generator, and the generators given to the DataLoader or its samplers. These states are part of the position.
-
-    Args:
-        given: The iterable, or a function that returns one.
-        own_random: Whether a DataLoader draws from a copy of torch's global generator instead of the generator itself.
-            Then the position determines all batches that follow, so that a resumed run can fill a cache again.
-
-    Attributes:
-        from_loader: Whether the batches come from a torch DataLoader, which draws from torch's global generator.
+    With `own_random`, a DataLoader draws from a copy of torch's global generator instead of the generator itself. Then
+    the position determines all batches that follow, so that a resumed run can fill a cache again.
     """
 
     def __init__(self, given: Iterable[Any] | Callable[[], Iterable[Any]], *, own_random: bool = False) -> None:
@@ -163,8 +157,7 @@ class IterableStream(Stream):
     def _new_pass(self, generators: list[str] | None = None) -> Iterator[Any]:
         """Start another pass over the iterable, and return its iterator.
 
-        Args:
-            generators: States to which the DataLoader's own generators are set; None or empty leaves them unchanged.
+        The DataLoader's own generators are set to the states `generators`, if any are given.
         """
         iterable = self._next_pass
         if callable(self._given):

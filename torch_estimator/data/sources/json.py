@@ -52,15 +52,11 @@ from torch_estimator.json_text import parse_json
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JsonSource:
-    """Source of rows from files with one JSON object per line.
+    """Source of rows from files (paths, URLs and globs) with one JSON object per line.
 
-    Attributes:
-        patterns: Paths, URLs and globs.
-        column_types: Types that the user gave.
-        defaults: Column -> the value that replaces a missing one.
-        select_columns: Columns to use; None for those in the first lines.
-        missing: Column -> the integer that replaces a missing one without a default, also in lists.
-        ignore_errors: Whether to leave out rows that cannot be read.
+    `select_columns` is None for those in the first lines; `column_types` are the user's. `defaults` has the value that
+    replaces a missing one, by column, and `missing` the integer where there is no default, also in lists.
+    `ignore_errors` leaves out rows that cannot be read.
     """
 
     patterns: tuple[str, ...]

@@ -25,11 +25,9 @@ BLANK = b" \t\r\n"
 
 
 class JsonParser:
-    """Parser of JSON lines into Arrow arrays. Missing values are null.
+    """Parser of JSON lines into Arrow arrays of the given types by column. Missing values are null.
 
-    Attributes:
-        types: The columns to read and their types.
-        defaults: Column -> the value that replaces a missing one. A default of NaN allows NaN in the data.
+    A default of NaN allows NaN in the data of its column.
     """
 
     def __init__(self, types: Mapping[str, pa.DataType], defaults: Mapping[str, Any]) -> None:
@@ -38,14 +36,9 @@ class JsonParser:
         self._schema = pa.schema({name: _parsed_as(kind) for name, kind in types.items()})
 
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
-        """Parse JSON lines, and return an Arrow array per column.
+        """Parse whole JSON lines, and return an Arrow array per column: for `columns`, or for all.
 
-        Args:
-            data: Whole lines.
-            columns: Columns to return; None for all.
-
-        Raises:
-            pyarrow.ArrowInvalid: A line is not a JSON object, or a value has another type, is not finite or not UTF-8.
+        Raise ArrowInvalid if a line is not a JSON object, or a value has another type, is not finite or not UTF-8.
         """
         data = bytes(data)
         names = list(self.types) if columns is None else list(columns)
@@ -148,10 +141,8 @@ def _check_lines(data: bytes) -> int:
 
     Arrow reads a stream of values and ignores line ends. A `null` in place of an object becomes a row without values,
     or crashes the process (SIGSEGV) if it is the first value. Deeply nested values crash the process, too, because
-    Arrow's parser is recursive.
-
-    Raises:
-        pyarrow.ArrowInvalid: A line does not begin and end with braces, or nests deeper than `MOST_DEPTH`.
+    Arrow's parser is recursive. Raise ArrowInvalid if a line does not begin and end with braces, or nests deeper than
+    `MOST_DEPTH`.
     """
     # Use numpy, because a Python loop over the lines would take half as long as parsing them.
     characters = np.frombuffer(data, np.uint8)

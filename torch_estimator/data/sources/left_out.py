@@ -18,9 +18,8 @@ Damage = tuple[int, int, str]
 class LeftOut:
     """The rows that a reader has left out. Each is logged once, although it is read in every epoch.
 
-    Args:
-        noun: What a row is called.
-        named: Function from the number of a file and a position in it to their names in a message.
+    `noun` is what a row is called; `named` is a function from the number of a file and a position in it to their names
+    in a message.
     """
 
     def __init__(self, noun: str, named: Callable[[int, int], str]) -> None:
@@ -54,9 +53,7 @@ def reason(error: RowError) -> str:
 def wrong_rows(rows: int, use: Callable[[int, int], object]) -> dict[int, RowError | pa.ArrowInvalid]:
     """Return the rows that cannot be used, and why, by halving until each part can be used or is a single row.
 
-    Args:
-        rows: Number of rows.
-        use: Called with the first of some rows and the one after the last; raises an error if one cannot be used.
+    `use` is called with the first of some rows and the one after the last; it raises an error if one cannot be used.
     """
     wrong: dict[int, RowError | pa.ArrowInvalid] = {}
 

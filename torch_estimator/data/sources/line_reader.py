@@ -21,14 +21,8 @@ from torch_estimator.errors import RowError
 class LineReader(Reader):
     """Reader of lines, with the file and line of a row in errors.
 
-    Args:
-        lines: The lines.
-        opened: The files.
-        parser: Parses the lines.
-        request: What will be read.
-        bytes_per_row: Mean length of a line.
-        ignore_errors: Whether to leave out rows that cannot be read.
-        blank: Characters that a line without a row consists of.
+    `bytes_per_row` is the mean length of a line. `ignore_errors` leaves out rows that cannot be read. `blank` are the
+    characters that a line without a row consists of.
     """
 
     def __init__(

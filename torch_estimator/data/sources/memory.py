@@ -92,14 +92,9 @@ class MemorySource:
 def memory_source(features: Any, labels: Any = None) -> MemorySource:
     """Convert arrays in memory to columns, and return a source of their rows.
 
-    Args:
-        features: An array, or a dict or tuple of arrays: numpy, torch, Arrow, pandas or lists, rows first. A pandas
-            DataFrame or an Arrow table is a dict of its columns.
-        labels: The same, or None.
-
-    Raises:
-        InvalidValueError: Columns differ in length, two have one name, or there are no rows.
-        DataError: A number is missing.
+    Features are an array, or a dict or tuple of arrays: numpy, torch, Arrow, pandas or lists, rows first; so are
+    labels, if any. A pandas DataFrame or an Arrow table is a dict of its columns. Raise an InvalidValueError if columns
+    differ in length, two have one name, or there are no rows, and a DataError if a number is missing.
     """
     if isinstance(features, TensorDataset) and labels is None:
         features, labels = pair_of(features)
@@ -178,11 +173,7 @@ def table_of(value: Any) -> pa.Table | None:
 
 
 def arrow_table(value: Any) -> pa.Table:
-    """Return a value as an Arrow table.
-
-    Raises:
-        InvalidTypeError: It is no table, and gives none.
-    """
+    """Return a value as an Arrow table; raise an InvalidTypeError if it is no table, and gives none."""
     table = table_of(value)
     if table is None:
         cure = "; use from_pandas" if is_frame(value) else "; call collect() first" if hasattr(value, "collect") else ""
@@ -277,10 +268,8 @@ def is_series(value: object) -> bool:
 def frame_columns(frame: Any) -> dict[str, Column]:
     """Return the columns of a pandas DataFrame by name. The index is not included.
 
-    Raises:
-        InvalidTypeError: `frame` is not a DataFrame.
-        InvalidValueError: Two columns have the same name.
-        DataError: Strings and numbers are mixed in a column.
+    Raise an InvalidTypeError for anything else, an InvalidValueError if two columns have the same name, and a DataError
+    if a column mixes strings and numbers.
     """
     if not is_frame(frame):
         raise InvalidTypeError(f"from_pandas takes a pandas.DataFrame, but got {type(frame).__name__}.")
@@ -303,10 +292,9 @@ def _check_indices(features: Any, labels: Any) -> None:
 
 
 def check_same_index(frame: Any, labels: Any, what: str) -> None:
-    """Check that a DataFrame and its labels, a Series or DataFrame, have equal indices, because rows pair by position.
+    """Raise an InvalidValueError if the indices of a DataFrame and its labels, a Series or DataFrame, differ.
 
-    Raises:
-        InvalidValueError: The indices differ.
+    Rows pair by position.
     """
     if not frame.index.equals(labels.index):
         raise InvalidValueError(
@@ -323,8 +311,7 @@ def _first_values(index: Any) -> str:
 def series_column(series: Any, name: str) -> Column:
     """Convert a pandas Series to a column. Missing strings become '' and floats NaN; missing integers stay.
 
-    Raises:
-        DataError: Strings and numbers are mixed.
+    Raise a DataError if strings and numbers are mixed.
     """
     try:
         if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):

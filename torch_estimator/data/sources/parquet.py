@@ -33,15 +33,10 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ParquetSource:
-    """Source of rows from Parquet files.
+    """Source of rows from Parquet files (paths, URLs and globs), of all columns if `columns` is None.
 
-    Attributes:
-        patterns: Paths, URLs and globs.
-        columns: Columns to use; None for all.
-        types: Types to convert columns to.
-        defaults: Column -> the value that replaces a missing one.
-        missing: Column -> the integer that replaces a missing one without a default, also in lists.
-        ignore_errors: Whether to leave out rows with a value that cannot be used.
+    Columns are converted to `types`. `defaults` has the value that replaces a missing one, by column, and `missing` the
+    integer where there is no default, also in lists. `ignore_errors` leaves out rows with a value that cannot be used.
     """
 
     patterns: tuple[str, ...]
@@ -54,8 +49,7 @@ class ParquetSource:
     def open(self, request: ReadRequest) -> Reader:
         """Read the metadata of the files, choose the columns, and return a reader.
 
-        Raises:
-            DataError: There is no file or no row, a file cannot be read, or a column is missing.
+        Raise a DataError if there is no file or no row, a file cannot be read, or a column is missing.
         """
         groups: list[RowGroup] = []
         types: dict[str, dict[str, pa.DataType]] = {}

@@ -33,15 +33,10 @@ TOO_LONG = "the record is longer than 2 GiB, which no tf.Example is"
 
 @dataclass(frozen=True, slots=True)
 class RecordPiece:
-    """Consecutive records of a file.
+    """Consecutive records of a file, whose bytes `data` begin at the byte `start` of the file.
 
-    Attributes:
-        file: Number of the file.
-        start: Position of `data` in the file, in bytes.
-        data: The bytes.
-        starts: Where the content of each record begins in `data`, int64 ``[records]``.
-        lengths: Lengths of the contents, int64 ``[records]``.
-        damage: Positions in the file and reasons of the records that were left out.
+    In `data` the content of each record begins at `starts` and has the length in `lengths`, both int64 ``[records]``.
+    `damage` has the positions in the file of the records that were left out, and why.
     """
 
     file: int
@@ -63,9 +58,7 @@ class RecordPiece:
 class RecordRanges(ByteRanges):
     """The records of several files, in numbered ranges. A record belongs to the range in which it begins.
 
-    Args:
-        opened: The files.
-        ignore_errors: Whether to leave out damaged records; otherwise they are errors.
+    Damaged records are errors, or are left out if `ignore_errors`.
     """
 
     def __init__(self, opened: Sequence[ByteFile], *, ignore_errors: bool) -> None:
@@ -78,13 +71,11 @@ class RecordRanges(ByteRanges):
         self._traced: set[tuple[int, int]] = set()
 
     def read(self, ranges: Array) -> list[RecordPiece]:
-        """Return the records of some ranges. The records of neighboring ranges are read at once, as one piece.
+        """Return the records of some ranges, in their order.
 
-        Args:
-            ranges: Numbers of the ranges, in the order in which their records are returned.
+        Those of neighboring ranges are read at once, as one piece.
 
-        Raises:
-            DataError: A record is damaged.
+        Raise a DataError if a record is damaged.
         """
         return self.in_order(ranges, self._read_file)
 
@@ -107,11 +98,7 @@ class RecordRanges(ByteRanges):
     def _records(self, number: int, data: bytes, begin: int, stop: int) -> RecordPiece:
         """Return the records that begin from `begin` up to `stop` in a file.
 
-        Args:
-            number: Number of the file.
-            data: The bytes of the file from `begin` to a little after `stop`.
-            begin: Start of the first range.
-            stop: End of the last range.
+        `data` are the bytes of the file from `begin` to a little after `stop`.
         """
         file = self._files[number]
         first = self._known.get((number, begin))
@@ -184,11 +171,7 @@ class RecordRanges(ByteRanges):
 
 
 def open_records(url: str) -> ByteFile:
-    """Open a TFRecord file, and decompress it if it is gzip or zlib, which its first bytes tell.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
+    """Open a TFRecord file, and decompress it if it is gzip or zlib, which its first bytes tell."""
     file = open_byte_file(url, unpack=False)
     head = file.read(0, HEADER_BYTES)
     if engine().find(head, 0, 1) == 0 or len(head) < 2:

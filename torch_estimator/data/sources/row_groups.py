@@ -18,15 +18,10 @@ _SLICE_ROWS = 65_536
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowGroup:
-    """Consecutive rows of one row group in a Parquet file.
+    """Consecutive rows of one row group in a Parquet file, of `bytes` bytes uncompressed.
 
-    Attributes:
-        url: The file.
-        group: Number of the row group in the file.
-        first: Number of the first row of the row group in the file.
-        start: Number of the first of these rows in the row group.
-        rows: Number of these rows.
-        bytes: Their size, uncompressed.
+    `first` is the number of the row group's first row in the file, and `start` the number of the first of these rows in
+    the row group.
     """
 
     url: str
@@ -57,16 +52,10 @@ class RowGroups:
         self._last: tuple[tuple[str, int], pa.Table] | None = None
 
     def read(self, url: str, group: int, columns: Sequence[str], texts: Sequence[str]) -> pa.Table:
-        """Return columns of a row group.
+        """Return columns of a row group, which are the same for each call with the file.
 
-        Args:
-            url: The file.
-            group: Number of the row group in the file.
-            columns: The same columns for each call with the file.
-            texts: Those of them that hold strings, to read dictionary encoded.
-
-        Raises:
-            DataError: The row group cannot be read, or is damaged.
+        Those in `texts` hold strings, and are read dictionary encoded. Raise a DataError if the row group cannot be
+        read, or is damaged.
         """
         if self._last is None or self._last[0] != (url, group):
             self._last = None
@@ -81,12 +70,7 @@ class RowGroups:
 
 @contextmanager
 def open_parquet(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a local or remote Parquet file.
-
-    Args:
-        url: Path or URL.
-        texts: Columns of strings to read dictionary encoded, as most files store them.
-    """
+    """Open a local or remote Parquet file; read the columns `texts` dictionary encoded, as most files store strings."""
     try:
         if files.is_local(url):
             check_regular(url)

@@ -20,14 +20,10 @@ _ROWS = 128
 def batches_of_rows(
     generator: Callable[..., Iterable[Any]] | Iterable[Any], args: tuple[Any, ...]
 ) -> Callable[[], Iterable[Any]]:
-    """Return a function that returns batches of the rows of a generator, for a new pass.
+    """Return a function that returns, for a new pass, batches of the rows of a generator.
 
-    Args:
-        generator: Function that returns an iterable of rows, or such an iterable.
-        args: Arguments of the function.
-
-    Raises:
-        InvalidTypeError: `generator` is neither a function nor an iterable.
+    The generator is an iterable of rows, or a function that returns one for `args`; anything else is an
+    InvalidTypeError.
     """
     if not callable(generator) and not hasattr(generator, "__iter__"):
         raise InvalidTypeError(f"from_generator takes a function that yields rows, but got {generator!r}.")
@@ -50,9 +46,7 @@ def batches_of_rows(
 def _together(rows: list[Any], first: int) -> Any:
     """Return rows as one batch: a pair (features, labels), with None for no labels.
 
-    Args:
-        rows: The rows.
-        first: Number of the first row, for messages.
+    `first` is the number of the first row, for messages.
     """
     if not isinstance(rows[0], tuple | list):
         return _column(rows, first, None), None

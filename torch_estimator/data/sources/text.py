@@ -27,12 +27,7 @@ from torch_estimator.errors import DataError, InvalidTypeError
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TextSource:
-    """Source of the lines of text files.
-
-    Attributes:
-        patterns: Paths, URLs and globs.
-        column: Name of the column that holds the lines.
-    """
+    """Source of the lines of text files (paths, URLs and globs), which are in the column `column`."""
 
     patterns: tuple[str, ...]
     column: str
@@ -40,8 +35,7 @@ class TextSource:
     def open(self, request: ReadRequest) -> Reader:
         """Open the files and return a reader.
 
-        Raises:
-            DataError: There is no file, or one is empty or cannot be read.
+        Raise a DataError if there is no file, or one is empty or cannot be read.
         """
         opened = [open_text_file(path) for path in expand(self.patterns)]
         return _TextReader(LineRanges(opened, [0] * len(opened)), opened, self.column, request)

@@ -30,12 +30,9 @@ _MOST_LINE_BYTES = 2**26
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive whole lines of a file.
+    """Consecutive whole lines of a file, of which the first begins at the byte `start`.
 
-    Attributes:
-        file: Number of the file.
-        start: Position in the file at which the first line begins, in bytes.
-        data: The bytes; the last line ends with a newline.
+    The last ends with a newline.
     """
 
     file: int
@@ -46,9 +43,7 @@ class Piece:
 class LineRanges(ByteRanges):
     """The lines of several files, divided into small numbered ranges. A line belongs to the range in which it begins.
 
-    Args:
-        opened: The files.
-        starts: Position in each file at which the first line begins, after a header.
+    `starts` are the positions in the files at which the first line begins, after a header.
     """
 
     def __init__(self, opened: Sequence[ByteFile], starts: Sequence[int]) -> None:
@@ -56,10 +51,9 @@ class LineRanges(ByteRanges):
         self._first = starts
 
     def read(self, ranges: Array) -> list[Piece]:
-        """Return the lines of some ranges. The lines of neighboring ranges are read at once, as one `Piece`.
+        """Return the lines of some ranges, in their order.
 
-        Args:
-            ranges: Numbers of the ranges, in the order in which their lines are returned.
+        Those of neighboring ranges are read at once, as one `Piece`.
         """
         return [piece for piece in self.in_order(ranges, self._read_file) if len(piece.data)]
 
@@ -85,11 +79,7 @@ class LineRanges(ByteRanges):
 def read_lines(file: ByteFile, start: int, stop: int, *, first: int) -> Piece:
     """Return the lines of a file that begin between two positions, however the file is divided.
 
-    Args:
-        file: The file.
-        start: Position in bytes from which lines are taken.
-        stop: Position in bytes from which they belong to the next part.
-        first: Position at which the first line of the file begins.
+    Lines from the byte `stop` on belong to the next part. The first line of the file begins at the byte `first`.
     """
     # Also read the byte before `start`, to see whether a line begins exactly at `start`. Read some bytes after `stop`,
     # too, which hold the rest of the last line.
@@ -101,14 +91,8 @@ def read_lines(file: ByteFile, start: int, stop: int, *, first: int) -> Piece:
 def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, stop: int, *, at_start: bool) -> Piece:
     """Return the lines of a file that begin between the byte positions `start` and `stop`.
 
-    Args:
-        file: The file.
-        number: Number of the file.
-        data: The bytes of the file from `begin` to a little after `stop`.
-        begin: Position of `data` in the file.
-        start: Beginning of the range in the file.
-        stop: End of the range.
-        at_start: Whether `start` is the beginning of the first line of the file.
+    `data` are the bytes of the file from `begin` to a little after `stop`. `at_start` says whether `start` is the
+    beginning of the first line of the file.
     """
     cut = 0 if at_start else data.find(b"\n") + 1
     if (cut == 0 and not at_start) or begin + cut >= stop:
@@ -139,10 +123,9 @@ _NOT_TEXT = (
 
 
 def open_text_file(path: str) -> ByteFile:
-    """Open a text file, and check that it is not empty. A gzip file, which its first bytes tell, is decompressed.
+    """Open a text file. A gzip file, which its first bytes tell, is decompressed.
 
-    Raises:
-        DataError: The file cannot be read, is empty, or is compressed or encoded in another way.
+    Raise a DataError if the file cannot be read, is empty, or is compressed or encoded in another way.
     """
     file = open_byte_file(path)
     if file.size == 0:
@@ -204,12 +187,9 @@ def _too_long(file: ByteFile, line: int) -> DataError:
 class LineLocator:
     """Search for the file and line of a row or a parse error. The search is slow, and only for error messages.
 
-    Args:
-        files: The files.
-        pieces: The lines of the window, in order.
-        parse: Parses lines; raises `pyarrow.ArrowInvalid` if it cannot.
-        problem: Returns what is wrong with a line, given the line and the error that Arrow raised.
-        blank: Characters that a line without a row consists of.
+    The pieces are the lines of the window, in order. `parse` raises `pyarrow.ArrowInvalid` if it cannot parse lines;
+    `problem` returns what is wrong with a line, given the line and that error. `blank` are the characters that a line
+    without a row consists of.
     """
 
     def __init__(
@@ -243,10 +223,9 @@ class LineLocator:
         return DataError(f"{self.locate(error.row)}: column {error.column!r}: {error.problem}.")
 
     def parse_error(self, error: pa.ArrowInvalid) -> DataError:
-        """Find the first line that cannot be parsed. Return a `DataError` that names the file and line.
+        """Return a `DataError` with the file and line of the first line that cannot be parsed.
 
-        Args:
-            error: Raised by Arrow for the whole window.
+        Arrow raised `error` for the whole window.
         """
         lines = list(self._lines())
         # Bisect the lines: all lines before `good` can be parsed, and a line between `good` and `bad` cannot.
@@ -263,8 +242,7 @@ class LineLocator:
     def without_wrong(self, use: Callable[[bytes], object]) -> tuple[list[Piece], list[Damage]]:
         """Return the lines that can be used, and for each other line where it begins and why it cannot.
 
-        Args:
-            use: Called with lines; raises `RowError` or `pyarrow.ArrowInvalid` if one cannot be used.
+        `use` is called with lines; it raises `RowError` or `pyarrow.ArrowInvalid` if one cannot be used.
         """
         lines = list(self._lines())
         wrong = wrong_rows(len(lines), lambda start, stop: use(b"".join(line for _, line in lines[start:stop])))

@@ -56,14 +56,10 @@ Described: TypeAlias = Feature | FeatureList
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TFRecordSource:
-    """Source of rows from TFRecord files of tf.Examples.
+    """Source of rows from TFRecord files (paths, URLs and globs) of tf.Examples.
 
-    Attributes:
-        patterns: Paths, URLs and globs.
-        features: Features by column; None for those in the first records.
-        lists: Feature lists by column; None for those in the first records if `features` is None, too.
-        labels: Columns to read in addition to `features`.
-        ignore_errors: Whether to leave out records that cannot be used.
+    Features by column that are None are those in the first records; then so are feature lists that are None. Columns in
+    `labels` are read in addition to `features`. `ignore_errors` leaves out records that cannot be used.
     """
 
     patterns: tuple[str, ...]
@@ -75,8 +71,7 @@ class TFRecordSource:
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose the features, and return a reader.
 
-        Raises:
-            DataError: There is no file or no record, a feature is not there, or the first records are damaged.
+        Raise a DataError if there is no file or no record, a feature is not there, or the first records are damaged.
         """
         opened = [open_records(path) for path in expand(self.patterns)]
         records = RecordRanges(opened, ignore_errors=self.ignore_errors)
@@ -173,12 +168,7 @@ def _inferred(
 ) -> dict[str, Described]:
     """Return the features of the first records: one value if each record has exactly one, else lists.
 
-    Args:
-        file: The file, for messages.
-        sample: The records.
-        request: What will be read.
-        lists: Whether to return the feature lists of SequenceExamples, too.
-        ignore_errors: Whether records may be damaged.
+    With `lists`, return the feature lists of SequenceExamples, too; with `ignore_errors`, records may be damaged.
     """
     found: dict[str, list[tuple[int, int]]] = {}
     found_lists: dict[str, list[tuple[int, int]]] = {}

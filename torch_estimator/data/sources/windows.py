@@ -35,15 +35,8 @@ class WindowStream(Stream):
 
     A shuffled stream permutes all ranges of the source anew in every epoch. It reads the ranges of a window as one
     chunk, prepares it, and permutes its rows. A source that fits into one window is fully shuffled and read only once.
-
-    Args:
-        reader: The open source.
-        shuffling: How to shuffle; None for the order of the source.
-        prepare: Function that is applied to every window after it was read. It must treat rows independently and be
-            deterministic, since its result may be kept for all epochs.
-
-    Attributes:
-        count: Number of windows.
+    `prepare` must treat rows independently and be deterministic, since its result may be kept for all epochs. `count`
+    is the number of windows.
     """
 
     def __init__(
@@ -113,9 +106,7 @@ class WindowStream(Stream):
 def window_count(reader: Reader, *, buffer: int) -> int:
     """Return the number of windows into which a source is divided. Window sizes differ by at most one range.
 
-    Args:
-        reader: The open source.
-        buffer: Minimum number of rows to shuffle at once.
+    `buffer` is the minimum number of rows to shuffle at once.
     """
     if not reader.ranges:
         return 0
