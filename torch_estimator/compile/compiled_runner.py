@@ -56,7 +56,6 @@ _LOOK_UP_EVERY_SECS = 1.0
 # of a batch is looked at again. Looking takes a tenth of the time of a small step in Python.
 _REST_SECS = 0.1
 
-
 # So many steps are taken both ways at first. With the weights of the very first step, which are often zeros, a
 # difference may not show. Further ones follow after 10, 100, 1,000 … compiled steps, on other batches and weights.
 _PROOFS_AT_FIRST = 3
@@ -250,6 +249,7 @@ class CompiledRunner(StepRunner):
         if not state.is_proven:
             if fill is not None:
                 fill()
+            self._copy_example(state, block, batches.batch(0))
             self._judge(self._prove(state, block, batches, 0, keeps=False), state, block)
         return state.is_proven
 
@@ -296,6 +296,7 @@ class CompiledRunner(StepRunner):
             is_outdated = self._compiler.is_outdated()
         if is_outdated:
             self._begin_anew()
+            return
         for state in self._layouts.values():
             state.is_proven = False
 
@@ -364,7 +365,6 @@ class CompiledRunner(StepRunner):
             return None if failed else float(losses[0])
 
         began = time.monotonic()
-        self._copy_example(state, block, batch)
         with (
             self._observer.unobserved(),
             sized_threads(module, block.rows, with_input_thread=True),
@@ -399,6 +399,8 @@ class CompiledRunner(StepRunner):
             self._observe(batches.batch(number), context)
         # The schedules, which this step advances, can change a setting that is a constant in the compiled step.
         self.refresh_settings()
+        # Copy the batch first, because a step may change its inputs in place.
+        self._copy_example(state, block, batches.batch(number))
         proof = self._prove(state, block, batches, number)
         context.compiled = state.is_proven
         self._step.end()
@@ -408,17 +410,11 @@ class CompiledRunner(StepRunner):
         return proof.loss
 
     def _judge(self, proof: Proof, state: _LayoutState, block: BatchBlock) -> None:
-        """Use no compiled step that computes something else than Python; compile one of an earlier run anew."""
+        """Act on a difference: compile a step of an earlier run anew, end after unproven steps, or go on in Python."""
         compiler, layout = self._compiler, block.layout
         if proof.difference is None or compiler is None or layout is None:
             return
-        if state.steps:
-            compiler.refuse(layout, state.threads)
-            raise CompiledStepError(
-                f"The compiled training step does not compute what Python computes (any more): {proof.difference}. "
-                "Start again to go on in Python from the last checkpoint."
-            )
-        if state.is_of_other_run:
+        if state.is_of_other_run and not state.steps:
             # Something that the cache key does not see is not as it was then, such as a file that the step reads.
             message = "The compiled step of an earlier run for %s is dropped, because %s."
             logger.info(message, self._log_name.format(block.rows), proof.difference)
@@ -426,12 +422,17 @@ class CompiledRunner(StepRunner):
             state.compiled, state.is_of_other_run, state.next_look_up = None, False, math.inf
             return
         compiler.refuse(layout, state.threads)
+        if state.steps:
+            raise CompiledStepError(
+                f"The compiled training step does not compute what Python computes (any more): {proof.difference}. "
+                "Start again to go on in Python from the last checkpoint."
+            )
         self._give_up(proof.difference)
 
     def check(self) -> str | None:
-        """Compare the compiled steps with Python again, each on the batch that it was compared on before.
+        """Compare the compiled steps with Python again, each on a late batch, unless that was done a moment ago.
 
-        Return what differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
+        Return what differs, in words that fit after "because"; None if nothing does.
         """
         for state in list(self._layouts.values()):
             if state.is_proven and state.example is not None and time.monotonic() >= state.check_at:
