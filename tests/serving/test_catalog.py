@@ -148,35 +148,33 @@ def test_a_version_that_is_still_being_copied_is_tried_again_soon_and_a_broken_o
 ) -> None:
     monkeypatch.setattr("torch_estimator.serving.catalog._FIRST_RETRY_SECS", 0.01)
     attempts = []
+    write_export(tmp_path / "copied" / "1")
+    graph = tmp_path / "copied" / "1" / MODEL_FILE
+    whole = graph.read_bytes()
 
     class Counting(Catalog):
         def _load(self, name: str, *given: Any) -> Version:
             attempts.append(name)
+            if name == "copied":
+                # The file grows between two attempts, and is whole at the fourth.
+                tried = attempts.count("copied")
+                graph.write_bytes(whole if tried == 4 else whole[: 10 * tried])
             return super()._load(name, *given)
 
-    write_export(tmp_path / "copied" / "1")
-    graph = tmp_path / "copied" / "1" / MODEL_FILE
-    whole = graph.read_bytes()
-    graph.write_bytes(whole[:10])
     break_export(tmp_path / "broken" / "1")
     catalog = Counting(LIMITS, threads=1, poll_secs=0.01, retry_secs=MANY_SECS)
     for name in ("copied", "broken"):
         catalog.add(name, DirectorySource(str(tmp_path / name)), VersionPolicy())
 
-    def has_tried(times: int) -> bool:
+    def has_loaded() -> bool:
         catalog.refresh()
-        return attempts.count("copied") >= times
+        return catalog.state("copied").default == 1
 
     try:
-        for times in (1, 2, 3):
-            # The file grows between two attempts.
-            graph.write_bytes(whole[: 10 * times])
-            wait_until(lambda: has_tried(times))  # noqa: B023
-        graph.write_bytes(whole)
-        # The catalog looks by itself, too, so the fourth attempt may not have ended yet.
-        wait_until(lambda: has_tried(4) and catalog.state("copied").default == 1)
+        wait_until(has_loaded)
     finally:
         catalog.close()
+    assert attempts.count("copied") == 4
     assert catalog.state("broken").default is None
     assert attempts.count("broken") == 2
 
