@@ -15,11 +15,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Column of strings, each distinct one stored once.
+    """Column of strings, each distinct one stored once; `codes` has the index of each row's string.
 
-    Attributes:
-        distinct: The strings, an object array.
-        codes: Index of each row's string, integers ``[rows]``; of an output also ``[rows, n]``.
+    The codes are integers ``[rows]``, and for an output also ``[rows, n]``; `distinct` is an object array.
     """
 
     distinct: Array

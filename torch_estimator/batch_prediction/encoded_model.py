@@ -35,15 +35,10 @@ _SIZES = ((-1,), (-1, 1))
 
 
 class EncodedModel:
-    """Export that takes and gives columns of strings as codes.
+    """One signature of an export, taking and giving columns of strings as codes.
 
-    Args:
-        model: The export.
-        signature: Name of the signature to call.
-
-    Raises:
-        ExportError: The graph cannot be changed: it has inputs other than single values per row, large weights in files
-            of their own, or subgraphs.
+    Raise an ExportError if the graph cannot be changed so: it has inputs other than single values per row, large
+    weights in files of their own, or subgraphs.
     """
 
     def __init__(self, model: ExportedModel, signature: str) -> None:
@@ -65,15 +60,10 @@ class EncodedModel:
         self._tensors = list(dict.fromkeys(self._coded[one][0] if one in self._coded else one for one in tensors))
 
     def predict(self, columns: Mapping[str, Column], rows: int) -> dict[str, Array | Texts]:
-        """Return the outputs for a batch.
+        """Return the outputs for a batch of at least one row; `columns` has strings as `Texts`.
 
-        Args:
-            columns: Values of each input; strings as `Texts`. Inputs with a default may be left out.
-            rows: Number of rows, at least 1.
-
-        Raises:
-            InvalidValueError: A column cannot be used.
-            ExportError: onnxruntime failed, or an output has another number of rows.
+        Inputs with a default may be left out. Raise an InvalidValueError if a column cannot be used, and an ExportError
+        if onnxruntime fails or an output has another number of rows.
         """
         feeds: dict[str, Array] = {}
         for name, info in self._signature.inputs.items():
@@ -115,17 +105,10 @@ def _codes(tensor: str) -> str:
 
 
 def _encoded(data: bytes, tensors: Sequence[str]) -> tuple[bytes, dict[str, tuple[str, Array]]]:
-    """Return a graph changed to take some inputs of strings as distinct strings and codes.
+    """Return a graph whose inputs `tensors` take distinct strings and codes, and its outputs that became codes.
 
-    Args:
-        data: The model.
-        tensors: Names of the inputs.
-
-    Returns:
-        The changed model, and the outputs that became codes: name -> (tensor of the codes, distinct strings).
-
-    Raises:
-        ValueError: The graph has parts that this function does not know.
+    These are given as name -> (tensor of the codes, distinct strings). Raise a ValueError if the graph has parts that
+    this function does not know.
     """
     import onnx
 
@@ -162,15 +145,7 @@ def _encoded(data: bytes, tensors: Sequence[str]) -> tuple[bytes, dict[str, tupl
 
 
 class _Change:
-    """The nodes of the changed graph.
-
-    Args:
-        initializers: Values of the constants by name.
-
-    Attributes:
-        nodes: The nodes so far, in order.
-        constants: New constants.
-    """
+    """The `nodes` of the changed graph so far, in order, and its new `constants`."""
 
     def __init__(self, initializers: Mapping[str, Array]) -> None:
         self.nodes: list[NodeProto] = []

@@ -23,7 +23,8 @@ from torch_estimator.batch_prediction.inputs import Chunk, InputFile, find_files
 from torch_estimator.batch_prediction.shard import ShardFiles, ShardWriter, locked, writing
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.json_text import parse_json
+from torch_estimator.processes.die_with_parent import die_with_parent
+from torch_estimator.runs.state_file import StateFile
 
 logger = logging.getLogger("torch_estimator")
 
@@ -38,19 +39,11 @@ _LOG_SECS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What to predict, and how.
+    """What to predict, and how: the options of ``estimator predict-batch``.
 
-    Attributes:
-        model: Directory of the export, or of numbered exports.
-        inputs: Paths, URLs and globs of the input files.
-        output: Directory or URL of the output.
-        format: ``csv``, ``jsonl``, ``parquet`` or ``tfrecord``; None takes what the names of the files tell.
-        signature: Name of the signature.
-        keys: Columns to copy from the input to each prediction.
-        columns: Names of the columns of CSV files without a header.
-        batch: Number of rows that the model is run on at once.
-        workers: Number of processes.
-        shards: Number of files of predictions; None chooses it by the size of the input.
+    `model` is a directory of an export or of numbered exports. Without `format`, the names of the files tell it;
+    without `shards`, the size of the input tells how many files of predictions there are. `batch` is the number of rows
+    that the model is run on at once.
     """
 
     model: str
@@ -80,12 +73,7 @@ class BatchOptions:
 class Plan:
     """What a process needs to know of a job.
 
-    Attributes:
-        options: What to predict.
-        export: Directory of the export that was found.
-        format: Format of the input.
-        inputs: The input files.
-        shards: The chunks of each shard.
+    The export that was found, the format of the input, the chunks of each shard.
     """
 
     options: BatchOptions
@@ -119,15 +107,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a batch prediction did.
-
-    Attributes:
-        predicted: Number of predicted rows.
-        rejected: Number of rejected rows.
-        seconds: Time that the last run took.
-        was_complete: Whether there was nothing left to do.
-        before: Number of rows that earlier runs had done.
-    """
+    """Numbers of rows of a whole job, of those that earlier runs had done, and the time that the last run took."""
 
     predicted: int
     rejected: int
@@ -150,15 +130,8 @@ def predict_files(options: BatchOptions) -> Summary:
     """Predict the rows of files, or go on with what an earlier call has begun.
 
     The output directory gets ``prediction.results-00000-of-00004`` with one JSON object per row, in the order of the
-    input, and ``prediction.errors_stats-00000-of-00004`` with the rejected rows and the reasons.
-
-    Raises:
-        UserError: A file cannot be read or written, a column is missing, or the output directory has the output of
-            another command.
-
-    Example::
-
-        predict_files(BatchOptions(model="runs/census/export/census", inputs=("data/*.parquet",), output="predictions"))
+    input, and ``prediction.errors_stats-00000-of-00004`` with the rejected rows and the reasons. Raise a UserError if a
+    file cannot be read or written, a column is missing, or the output directory has the output of another command.
     """
     started = time.monotonic()
     output = files.as_url(options.output)
@@ -166,10 +139,9 @@ def predict_files(options: BatchOptions) -> Summary:
         model = ExportedModel.load(options.model)
         plan = _planned(options, model)
         found = _known(plan, output)
-        if "finished" in found:
-            finished = found["finished"]
+        if found.finished is not None:
             _sweep(plan, output)
-            return Summary(finished["predicted"], finished["rejected"], 0.0, was_complete=True)
+            return Summary(**found.finished, seconds=0.0, was_complete=True)
         states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
         before = sum(state.predicted + state.rejected for state in states)
         todo = [number for number, state in enumerate(states) if not state.is_finished]
@@ -208,34 +180,40 @@ def _planned(options: BatchOptions, model: ExportedModel) -> Plan:
     return Plan(options, model.directory, form, tuple(inputs), shards)
 
 
-def _known(plan: Plan, output: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the output directory says of its job: the command, and once it has ended, the numbers of rows."""
+
+    command: dict[str, Any]
+    finished: dict[str, int] | None = None
+
+
+def _job_file(output: str) -> StateFile[_Job]:
+    return StateFile(files.join(output, JOB_FILE), _Job, error=InvalidValueError, cure=f"remove {output}")
+
+
+def _known(plan: Plan, output: str) -> _Job:
     """Return what the output directory says of this job; begin it if there is nothing.
 
-    Raises:
-        InvalidValueError: The directory has the output of another command.
+    Raise an InvalidValueError if the directory has the output of another command.
     """
-    path = files.join(output, JOB_FILE)
-    command = plan.command()
-    if files.exists(path):
-        try:
-            found = parse_json(files.read_text(path))
-            before = dict(found["command"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidValueError(f"{path} cannot be read: {files.reason(error)}; remove {output}.") from error
-        if before != command:
+    found, command = _job_file(output).read(), plan.command()
+    if found is not None:
+        if found.command != command:
             raise InvalidValueError(
-                f"{output} has the output of another command: {_difference(before, command)}. Give another --output, "
-                "or remove the directory."
+                f"{output} has the output of another command: {_difference(found.command, command)}. Give another "
+                "--output, or remove the directory."
             )
-        return dict(found)
+        return found
     taken = [name for name in files.listdir(output) if name.startswith("prediction.")]
     if taken:
         raise InvalidValueError(
             f"{output} has {taken[0]}, which another program wrote; give another --output, or remove the file."
         )
-    content = {"command": command}
-    _write_job(output, content)
-    return content
+    job = _Job(command)
+    with writing(output):
+        _job_file(output).write(job)
+    return job
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -275,14 +253,10 @@ def _writer(plan: Plan, model: ExportedModel) -> ShardWriter:
 
 
 class _Workers:
-    """Processes that predict shards, each with a pipe.
+    """Processes that predict shards, each with a pipe, whose other end is closed when the process dies.
 
     They are started first of all, so that they are ready when the plan is. A process asks for the next shard when it
-    has written one. The pipe of a process that dies is closed, and so is that of this process if it dies; the workers
-    then end after their chunk.
-
-    Args:
-        count: Number of processes.
+    has written one.
     """
 
     def __init__(self, count: int) -> None:
@@ -294,8 +268,7 @@ class _Workers:
         self._processes: dict[Connection, Any] = {}
         for _ in range(count):
             ours, theirs = context.Pipe()
-            inherited = [ours, *self._processes] if can_fork else []
-            process = context.Process(target=_work, args=(theirs, inherited), daemon=True)
+            process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
             with warnings.catch_warnings():
                 # From Python 3.12 on, about numpy's own threads, which survive a fork.
                 warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
@@ -313,11 +286,7 @@ class _Workers:
             process.join()
 
     def run(self, plan: Plan, todo: Sequence[int], progress: _Progress) -> None:
-        """Predict shards.
-
-        Raises:
-            UserError: A process failed.
-        """
+        """Predict shards, or raise a UserError if a process fails."""
         left = list(reversed(todo))
         busy = set(itertools.islice(self._processes, len(todo)))
         for one in busy:
@@ -348,20 +317,14 @@ class _Workers:
             progress.show()
 
 
-def _work(pipe: Connection, inherited: Sequence[Connection]) -> None:
-    """Predict the shards that the pipe names; the body of a worker process.
-
-    Args:
-        pipe: Gives the plan and then the numbers of shards.
-        inherited: The first process's ends of pipes; as long as they are open here, its death goes unnoticed.
-    """
-    for one in inherited:
-        one.close()
+def _work(pipe: Connection, parent: int) -> None:
+    """Predict the shards that the pipe names after the plan; the body of a worker process."""
+    die_with_parent(parent)
     # Ctrl-C goes to all processes of a terminal; the first one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # If the first process has died, nobody needs an error.
-    with contextlib.suppress(BrokenPipeError, EOFError, ConnectionError):
+    # Where the kernel does not end this process with the first one, its pipe does. Nobody needs an error then.
+    with contextlib.suppress(EOFError, ConnectionError):
         try:
             plan = pipe.recv()
             writer = _writer(plan, ExportedModel.load(plan.export))
@@ -404,7 +367,7 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
         _rename(shard.unfinished_results, shard.results)
         files.remove_tree(shard.unfinished_errors)
     predicted, rejected = sum(state.predicted for state in states), sum(state.rejected for state in states)
-    _write_job(output, {"command": plan.command(), "finished": {"predicted": predicted, "rejected": rejected}})
+    _job_file(output).write(_Job(plan.command(), {"predicted": predicted, "rejected": rejected}))
     _sweep(plan, output)
     return predicted, rejected
 
@@ -430,17 +393,11 @@ def _rename(source: str, target: str) -> None:
     filesystem.mv(key, fsspec.core.url_to_fs(target)[1])
 
 
-def _write_job(output: str, content: dict[str, Any]) -> None:
-    with writing(output):
-        files.write_atomic(files.join(output, JOB_FILE), json.dumps(content, indent=1).encode() + b"\n")
-
-
 @contextlib.contextmanager
 def _locked_directory(output: str) -> Iterator[None]:
-    """Make the output directory, and lock it while it is written.
+    """Make the output directory, and lock it during the body.
 
-    Raises:
-        InvalidValueError: Another process writes into the directory, or it cannot be made.
+    Raise an InvalidValueError if another process writes into it, or if it cannot be made.
     """
     with contextlib.ExitStack() as stack:
         try:

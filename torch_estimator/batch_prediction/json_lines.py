@@ -27,12 +27,10 @@ Outputs = Mapping[str, "Array | Texts"]
 
 
 def json_lines(keys: Keys, outputs: Outputs) -> pa.Buffer | bytes:
-    """Return one JSON object per row, each with a newline at its end.
+    """Return one JSON object per row, keys before outputs, each with a newline at its end.
 
-    Args:
-        keys: Columns to put first: Arrow arrays, or lists of JSON values.
-        outputs: Outputs of a model, ``[rows, ...]``. Numbers get their shortest form; those that are not finite are the
-            tokens ``NaN``, ``Infinity`` and ``-Infinity``, as in TensorFlow Serving's answers.
+    Keys are Arrow arrays or lists of JSON values, outputs are ``[rows, ...]``. Numbers get their shortest form; those
+    that are not finite are the tokens ``NaN``, ``Infinity`` and ``-Infinity``, as in TensorFlow Serving's answers.
 
     >>> bytes(json_lines({"id": [7, 8]}, {"logits": np.array([[0.5], [1.0]], np.float32)}))
     b'{"id":7,"logits":[0.5]}\\n{"id":8,"logits":[1.0]}\\n'
@@ -67,12 +65,10 @@ def _merged(parts: Sequence[str | pa.Array], rows: int) -> list[pa.Scalar | pa.A
 
 
 def _tensor(values: Array | Texts, known: list[tuple[Array, str | pa.Array]]) -> list[str | pa.Array]:
-    """Return the texts of an output: its brackets and its values.
+    """Return the texts of an output ``[rows, ...]``: its brackets and its values.
 
-    Args:
-        values: The output, ``[rows, ...]``.
-        known: Columns of floats before this one and their texts. Heads give a probability in two outputs, and to
-            compare it is cheaper than to convert it.
+    `known` has columns of floats before this one and their texts. Heads give a probability in two outputs, and to
+    compare it is cheaper than to convert it.
     """
     convert: Callable[[Array], str | pa.Array] = _texts
     if isinstance(values, Texts):

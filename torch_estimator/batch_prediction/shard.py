@@ -41,14 +41,8 @@ _LOCK_SECS = 20.0
 class ShardState:
     """What is committed of a shard.
 
-    Attributes:
-        chunks: Number of finished chunks.
-        results_bytes: Length of the file of predictions.
-        errors_bytes: Length of the file of rejected rows.
-        predicted: Number of predicted rows.
-        rejected: Number of rejected rows.
-        lengths: Number of lines (or rows of Parquet) in each finished chunk.
-        is_finished: Whether all chunks are done and the files complete.
+    `lengths` has the number of lines, or rows of Parquet, in each finished chunk; the sizes are those of the unfinished
+    files.
     """
 
     chunks: int = 0
@@ -62,13 +56,7 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class ShardFiles:
-    """The files of one shard.
-
-    Attributes:
-        directory: Directory or URL of the output.
-        number: Number of the shard.
-        count: Number of all shards.
-    """
+    """The files of shard `number` of `count` in the directory or URL of the output."""
 
     directory: str
     number: int
@@ -120,15 +108,7 @@ class ShardFiles:
 
 
 class ShardWriter:
-    """Predicts the chunks of shards.
-
-    Args:
-        model: The export.
-        signature: Name of the signature.
-        reader: Reads chunks.
-        inputs: The input files.
-        batch: Number of rows that the model is run on at once.
-    """
+    """Predicts the chunks of shards, at most `batch` rows at once."""
 
     def __init__(
         self, model: ExportedModel, signature: str, reader: Reader, inputs: Sequence[InputFile], batch: int
@@ -146,13 +126,8 @@ class ShardWriter:
     def write(self, shard: ShardFiles, chunks: Sequence[Chunk], report: Callable[[Chunk, int, int], None]) -> None:
         """Predict the chunks of a shard that are not committed yet.
 
-        Args:
-            shard: Files of the shard.
-            chunks: All of its chunks.
-            report: Called after each chunk with the number of its rows that were predicted and rejected.
-
-        Raises:
-            UserError: A file cannot be read or written, or another process writes into the shard.
+        After each chunk, call `report` with the numbers of its rows that were predicted and rejected. Raise a UserError
+        if a file cannot be read or written, or if another process writes into the shard.
         """
         if files.is_local(shard.directory):
             self._write(shard, shard, chunks, report)
@@ -302,11 +277,7 @@ def _appended(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def locked(path: str, *, directory: bool = False, wait_secs: float = 0.0) -> Iterator[None]:
-    """Hold the lock of a file or directory during the body, if the file system has locks.
-
-    Raises:
-        InvalidValueError: Another process holds the lock.
-    """
+    """Hold the lock of a path during the body, if its file system has locks; refuse if another process holds it."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(FileLock(path, directory=directory, wait_secs=wait_secs))
