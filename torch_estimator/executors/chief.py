@@ -109,10 +109,9 @@ def _finish(
 class _Training:
     """One training, with its status in a file in the model directory.
 
-    Attributes:
-        interrupted: Whether the previous training in this directory was killed, so that this one continues it.
-        unfinished: Whether an evaluation or an export of the previous training is still to be made here.
-        evaluating: Step of the checkpoint whose evaluation was interrupted, or None.
+    If the previous training in the directory was killed (`interrupted`), this one continues it. If an evaluation or an
+    export of that training is `unfinished`, it is made here, and `evaluating` is the step of the checkpoint whose
+    evaluation was interrupted, or None.
     """
 
     def __init__(self, estimator: Estimator, spec: TrainSpec, *, evaluates: bool = False) -> None:

@@ -39,13 +39,9 @@ class ContinuousEvalListener:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of evaluating and exporting one checkpoint.
+    """Result of evaluating one checkpoint; `exports` has what each exporter returned, in the order of the exporters.
 
-    Attributes:
-        metrics: The metrics.
-        exports: What each exporter returned, in the order of the exporters.
-        checkpoint_path: The checkpoint.
-        final: Whether the exporters were called with ``is_the_final_export=True``.
+    `final` says whether the exporters were called with ``is_the_final_export=True``.
     """
 
     metrics: Mapping[str, Any]
@@ -57,12 +53,8 @@ class Outcome:
 class SpecEvaluator:
     """Evaluator for one `EvalSpec`: it evaluates checkpoints and calls the exporters.
 
-    Args:
-        estimator: The estimator to evaluate.
-        spec: The input, the number of batches, the hooks and the exporters.
-        max_steps: Global step from which on an export is the final one, or None.
-        clock: Returns monotonic seconds.
-        record: Record of what is done, so that a process that replaces this one repeats nothing; None keeps no record.
+    An export from global step `max_steps` on is the final one. `clock` returns monotonic seconds. With a record, a
+    process that replaces this one repeats nothing that is done.
     """
 
     def __init__(
@@ -89,12 +81,9 @@ class SpecEvaluator:
         return step != self.last_step and self._clock() >= self._last_time + self.spec.throttle_secs
 
     def evaluate(self, step: int, checkpoint_path: str, *, final: bool = False) -> None:
-        """Evaluate a checkpoint and call the exporters.
+        """Evaluate the checkpoint of a global step and call the exporters.
 
-        Args:
-            step: The checkpoint's global step.
-            checkpoint_path: The checkpoint.
-            final: Whether it is the last checkpoint of the training. A checkpoint at ``max_steps`` is always final.
+        `final` says that it is the last checkpoint of the training. One at ``max_steps`` is always final.
         """
         self._last_time = self._clock()
         self.last_step = step

@@ -61,8 +61,7 @@ class EvaluationRecord:
     One evaluator owns the file at a time. After another evaluator has taken over the file, the next `claim` or write of
     the first evaluator raises `ClusterError`. Each write replaces the file atomically.
 
-    Raises:
-        CheckpointError: The file is damaged.
+    Raise a CheckpointError if the file is damaged.
     """
 
     def __init__(self, model_dir: str) -> None:
@@ -88,10 +87,8 @@ class EvaluationRecord:
     def claim(self) -> None:
         """Make this evaluator the owner of the file. If it is the owner already, check that no other has taken over.
 
-        The call does nothing while the model directory does not exist.
-
-        Raises:
-            ClusterError: Another evaluator has become the owner.
+        The call does nothing while the model directory does not exist. Raise a ClusterError if another evaluator has
+        taken over.
         """
         if self._is_claimed:
             self._check_owner()

@@ -47,14 +47,8 @@ class Evaluator:
 
     A restarted evaluator does not repeat an evaluation that was complete.
 
-    Args:
-        estimator: The estimator to evaluate.
-        max_steps: Global step at which training is over, or None. The chief's ``max_steps`` replaces it, once it is
-            known.
-        specs: How to evaluate.
-        listener: Called before and after each evaluation.
-        clock: Returns monotonic seconds.
-        sleep: Waits for a number of seconds.
+    Training is over at global step `max_steps`, which the chief's ``max_steps`` replaces once it is known. `clock`
+    returns monotonic seconds.
     """
 
     def __init__(
@@ -261,9 +255,7 @@ class StatusReader:
 class WaitLogger:
     """Log of what a process waits for: a line when a wait begins, and a warning every ten minutes.
 
-    Args:
-        name: What the log calls the process.
-        clock: Returns monotonic seconds.
+    `name` is what the log calls the process; `clock` returns monotonic seconds.
     """
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
@@ -273,15 +265,10 @@ class WaitLogger:
         self._began = self._logged = clock()
 
     def wait(self, what: str, hint: str, *, most_secs: float | None = None) -> None:
-        """Log at intervals that the process still waits; raise an error after too long a wait. Call this at each poll.
+        """Log at intervals that the process still waits. Call this at each poll.
 
-        Args:
-            what: What it waits for. A different text starts a new wait.
-            hint: What the user should check if the wait goes on.
-            most_secs: Seconds after which to give up, or None.
-
-        Raises:
-            ClusterError: The wait has taken ``most_secs``.
+        A different text `what` starts a new wait; `hint` says what the user should check if the wait goes on. Raise a
+        ClusterError if it has taken `most_secs`.
         """
         now = self._clock()
         if what != self._what:
