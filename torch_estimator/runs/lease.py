@@ -27,8 +27,7 @@ def leased(model_dir: str) -> Iterator[Check | None]:
     On an object store the lease can be lost, so a function to call before each save is yielded; else None. If the file
     system supports neither locks nor exclusive creation, a warning is logged and the body runs without a lease.
 
-    Raises:
-        ModelDirInUseError: Another training holds the lease.
+    Raise a ModelDirInUseError if another training holds the lease.
     """
 
     def in_use(holder: Holder) -> ModelDirInUseError:

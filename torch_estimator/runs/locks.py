@@ -57,10 +57,8 @@ class FileLock:
 
     A file is created if absent. Links are not followed, since another user could have put one there.
 
-    Raises:
-        BlockingIOError: Another process, or another `FileLock` of this one, holds the lock.
-        OSError: The file cannot be opened.
-        NotImplementedError: The system or the file system has no locks.
+    Raise a BlockingIOError if another process, or another `FileLock` of this one, holds the lock, an OSError if the
+    file cannot be opened, and a NotImplementedError if the system or the file system has no locks.
     """
 
     def __init__(self, path: str, *, directory: bool = False, wait_secs: float = 0.0, mode: int = 0o666) -> None:
@@ -134,11 +132,9 @@ if hasattr(os, "register_at_fork"):
 class Holder:
     """Description of a process that holds a lock; without a `pid` if it cannot be read.
 
-    Attributes:
-        place: Id of the running kernel and of the pid namespace (each container has its own); None if unknown. Two
-            processes with equal pids are the same only if their places are equal, too.
-        lease: Id of a lock on an object store.
-        renewals: How often that was renewed.
+    `place` is the id of the running kernel and of the pid namespace (each container has its own), or None if unknown.
+    Two processes with equal pids are the same only if their places are equal, too. `lease` is the id of a lock on an
+    object store, and `renewals` how often that was renewed.
     """
 
     pid: int | None = None
@@ -212,10 +208,8 @@ def held(path: str, in_use: InUse) -> Iterator[Check | None]:
 
     A lock on an object store can be lost, so a function to call before each write is yielded; else None.
 
-    Raises:
-        UserError: Another process holds the lock; the error is that of `in_use`.
-        OSError: The file cannot be opened.
-        NotImplementedError: There are no locks here.
+    Raise the error of `in_use` if another process holds the lock, an OSError if the file cannot be opened, and a
+    NotImplementedError if there are no locks.
     """
     if not files.is_local(path):
         with ObjectLock(path, in_use).renewed() as check:

@@ -77,8 +77,7 @@ def from_json(kind: Any, content: Any, name: str = "its content") -> Any:
     The type is a class with a method ``from_json``, a dataclass, ``X | None``, a dict with strings as keys, a list, a
     tuple, a simple type, or Any.
 
-    Raises:
-        ValueError: The content has another type.
+    Raise a ValueError if the content has another type.
     """
     if hasattr(kind, "from_json"):
         return kind.from_json(content)

@@ -19,20 +19,9 @@ NAME = "training.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStatus:
-    """Status of one call of `train_and_evaluate` on the chief.
+    """Status of one call of `train_and_evaluate` on the chief; times are in seconds since 1970.
 
-    Attributes:
-        run: Id of the call.
-        max_steps: The ``max_steps`` of its `TrainSpec`.
-        evaluates: Whether the chief evaluates, too; then an evaluator has nothing to do.
-        over_at: Time at which the last checkpoint was saved and nothing was left to train, in seconds since 1970; None
-            before.
-        ended: Whether the call has ended, so that the latest checkpoint is its last.
-        failed: Whether the chief has ended with an error, so that no checkpoint comes before it is started again.
-        began: Time at which the call began, in seconds since 1970.
-        unfinished: Whether the chief evaluates, and its last evaluation and exports are not complete. A restarted one
-            makes them, even if max_steps is reached or the input has ended.
-        evaluating: Step of the checkpoint that the chief is evaluating, or None.
+    Its keys in ``training.json`` are described in docs/reference/model_directory.md.
     """
 
     run: str
@@ -52,11 +41,7 @@ def status_path(model_dir: str) -> str:
 
 
 def write_status(model_dir: str, status: TrainingStatus) -> None:
-    """Write a status to the status file of a model directory; the file is replaced atomically.
-
-    Raises:
-        CheckpointError: The file cannot be written.
-    """
+    """Replace the status file of a model directory atomically; raise a CheckpointError if it cannot be written."""
     try:
         _file(model_dir).write(status)
     except OSError as error:
@@ -69,8 +54,7 @@ def write_status(model_dir: str, status: TrainingStatus) -> None:
 def read_status(model_dir: str) -> TrainingStatus | None:
     """Return the status of the training in a model directory; None if there is no status file.
 
-    Raises:
-        CheckpointError: The file cannot be read, or is damaged.
+    Raise a CheckpointError if the file cannot be read or is damaged.
     """
     try:
         return _file(model_dir).read()
