@@ -28,16 +28,11 @@ _SIGNALLED = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a job: how often it restarts a task, and how long it waits for tasks to end.
+    """Limits of a job: how often it restarts each task, and how long it waits for tasks to end.
 
-    Args:
-        max_restarts: Number of restarts of each task.
-        finish_secs: Time that the other tasks may take after the chief has finished successfully.
-        stop_secs: Time that a process may take to exit after SIGTERM, before it gets SIGKILL.
-        forget_secs: A task that has run for this long before it failed has all its restarts again.
-
-    Raises:
-        InvalidValueError: A limit is negative or NaN.
+    `finish_secs` is the time that the other tasks may take after the chief has finished successfully, and `stop_secs`
+    the time that a process may take to exit after SIGTERM, before it gets SIGKILL. A task that has run for
+    `forget_secs` before it failed has all its restarts again. Raise an InvalidValueError if a limit is negative or NaN.
     """
 
     max_restarts: int = 3
@@ -54,14 +49,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a job.
+    """Something that happened to a job: a process was started or has exited, or the job began to stop all of them.
 
-    Attributes:
-        kind: A process was started or has exited, or the job began to stop all of them.
-        task: The task of the process; None for the job.
-        pid: Process id on this machine, if it has one.
-        status: Exit status of the process, negative for a signal, or the status that the job will have.
-        reason: Why the job ends, in a sentence.
+    `status` is the exit status of the process, negative for a signal, or, if the job ends, the status that it will
+    have; `reason` then says why, in a sentence.
     """
 
     kind: Literal["started", "exited", "ending"]
@@ -87,16 +78,11 @@ class Job:
     ======================  =============================================================================
 
     All events (exits, signals, failures of the output) go through one queue and are handled in the main thread.
-    Processes are started in the main thread as well, since Linux ties the life of a child to the thread that started
-    it (see `torch_estimator.processes.die_with_parent`).
+    Processes are started in the main thread as well, since Linux ties the life of a child to the thread that started it
+    (see `torch_estimator.processes.die_with_parent`).
 
-    Args:
-        start: Starts the process of a task.
-        tasks: The tasks, a chief among them; each gets a process.
-        limits: Limits on restarts and waiting.
-        lines: Takes the lines of all processes; None shows them on the terminal.
-        observe: Called in the main thread with each event.
-        clock: Clock that returns seconds and never goes back.
+    The tasks include a chief. `lines` takes the lines of all processes; None shows them on the terminal. `observe` is
+    called in the main thread with each event. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -131,9 +117,8 @@ class Job:
     def run(self) -> int:
         """Run the job from the main thread; return its exit status, 0 if all tasks finished successfully.
 
-        Raises:
-            BrokenPipeError: The reader of the output is gone.
-            UserError: The output cannot be written for another reason.
+        Raise a BrokenPipeError if the reader of the output is gone, and a UserError if the output cannot be written for
+        another reason.
         """
         with self._events.on_signals(self._handle_signal):
             try:

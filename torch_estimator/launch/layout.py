@@ -30,13 +30,8 @@ _ATTEMPTS = 1000
 class Layout:
     """Tasks of a cluster: one chief, given numbers of workers and parameter servers, and an evaluator if wanted.
 
-    Args:
-        worker_count: Number of workers in addition to the chief.
-        parameter_server_count: Number of parameter servers. With 0, chief and workers train synchronously.
-        evaluator: Whether the cluster has an evaluator.
-
-    Raises:
-        InvalidValueError: A count is negative.
+    The number of workers does not include the chief. Without parameter servers, chief and workers train synchronously.
+    Raise an InvalidValueError if a number is negative.
 
     >>> Layout(worker_count=1, parameter_server_count=1).addressed
     ['chief', 'worker', 'ps']
@@ -59,8 +54,7 @@ class Layout:
     def tasks(self, addresses: Sequence[str]) -> list[Task]:
         """Return all tasks of the cluster, the chief first and the evaluator last.
 
-        Args:
-            addresses: The address of each task of `addressed`, ``host:port``, in the same order.
+        The addresses, ``host:port``, are those of the tasks of `addressed`, in the same order.
         """
         by_type: dict[str, list[str]] = {}
         for type, address in zip(self.addressed, addresses, strict=True):
@@ -76,17 +70,10 @@ class Layout:
 class Program:
     """A Python module with its arguments: the program that the tasks of a job run.
 
-    Args:
-        module_name: Name of the module, such as ``trainer.task``.
-        package_path: Folder of the package that contains the module. Imports start in its parent folder. None makes
-            them start in the current folder.
-        arguments: Command-line arguments of the module.
-        interpreter: The Python that runs it, as a path or a name.
-        began: Start of the job in seconds since 1970. Restarted tasks read it from their environment, so that they can
-            tell files of this job from files of an earlier one.
-
-    Raises:
-        InvalidValueError: The folder or the module does not exist.
+    Imports start in the parent folder of `package_path`, the folder of the package that contains the module, or in the
+    current folder if it is None. `interpreter` is the Python that runs the module, as a path or a name. `began` is the
+    start of the job in seconds since 1970; restarted tasks read it from their environment, to tell files of this job
+    from files of an earlier one. Raise an InvalidValueError if the folder or the module does not exist.
     """
 
     module_name: str
@@ -130,12 +117,7 @@ class Program:
         return [self.interpreter, "-P", "-m", self.module_name, *self.arguments]
 
     def environ(self, task: Task, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the environment of the process that runs `task`.
-
-        Args:
-            task: The task, which the process reads from ``TF_CONFIG``.
-            environ: The environment to extend.
-        """
+        """Return `environ` extended for the process that runs `task`, which it reads from ``TF_CONFIG``."""
         paths = [str(self.root), *filter(None, [environ.get("PYTHONPATH")])]
         return {
             **environ,
@@ -151,14 +133,9 @@ class Program:
 
 
 def free_ports(count: int, start: int | None = None) -> list[int]:
-    """Return free TCP ports of this machine.
+    """Return free TCP ports of this machine: `count` consecutive ones from `start` on, or random ones.
 
-    Args:
-        count: Number of ports.
-        start: First of `count` consecutive ports; None chooses ports at random.
-
-    Raises:
-        InvalidValueError: The ports from `start` on do not exist, one of them is in use, or too few are free.
+    Raise an InvalidValueError if a port from `start` on does not exist or is in use, or if too few are free.
     """
     # Keep all sockets bound until every port is chosen, so that no port is chosen twice.
     with contextlib.ExitStack() as bound:

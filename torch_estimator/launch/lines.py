@@ -28,15 +28,9 @@ class Lines(Protocol):
     """Destination of all lines of a job: a terminal, files, or both."""
 
     def write(self, task: Task | None, line: bytes, is_stderr: bool) -> None:
-        """Write one line. Several threads call this at once.
+        """Write one line, without its newline, of a task's process, or of the launcher itself if the task is None.
 
-        Args:
-            task: The task whose process printed the line; None for a line of the launcher itself.
-            line: The line, without its newline.
-            is_stderr: Whether the line is from stderr.
-
-        Raises:
-            OSError: The line cannot be written. The job is then ended.
+        Several threads call this at once. If it raises an OSError, the job is ended.
         """
 
 

@@ -22,15 +22,11 @@ _LAST_LINES_SECS = 0.01
 
 
 class RunningProcess(Protocol):
-    """A started process, on this machine or elsewhere.
-
-    Attributes:
-        pid: Its process id, which the launcher's log names; None if it is not on this machine.
-    """
+    """A started process, on this machine or elsewhere."""
 
     @property
     def pid(self) -> int | None:
-        """Process id on this machine, or None."""
+        """Process id on this machine, which the launcher's log names; None if the process is elsewhere."""
 
     def send(self, number: int) -> None:
         """Send a signal to the process, unless it has exited.
@@ -50,11 +46,8 @@ class Start(Protocol):
 
     The job calls it in the main thread, at first and for each restart.
 
-    Args:
-        task: The task that the process runs.
-        write: Takes the lines that the process prints, from any thread.
-        on_exit: Callback for the end of the process, called once, from another thread, with the exit status. The
-            status of a process that a signal ended is the signal's number, negative.
+    `write` takes the lines that the process prints, from any thread. `on_exit` is called once, from another thread,
+    with the exit status: the negative number of the signal, if a signal ended the process.
     """
 
     def __call__(self, task: Task, write: WriteLine, on_exit: Callable[[int], None], /) -> RunningProcess:
