@@ -46,13 +46,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of a `Batcher`.
+    """Limits of a `Batcher`: how many instances are run together and may wait at most, and how long a request waits.
 
-    Attributes:
-        max_batch: Largest number of instances that are run together.
-        max_delay_secs: Seconds that a request waits for others.
-        max_queue: Most instances that may wait.
-        timeout_secs: Seconds that a request may wait.
+    A request waits `max_delay_secs` for others, and `timeout_secs` at most.
     """
 
     max_batch: int
@@ -77,12 +73,8 @@ class _Waiting:
 class Batcher:
     """Runs the requests to one version of a model, several at a time.
 
-    Args:
-        run: Runs a batch; called in the event loop, or in the executor.
-        limits: The limits.
-        executor: Runs batches that would hold up the event loop.
-        fast_rows: Most instances that may be run in the event loop together.
-        observe: Called with the number of instances of each batch.
+    `run` is called in the event loop with `fast_rows` instances at most, and else in the executor. `observe` is called
+    with the number of instances of each batch.
     """
 
     def __init__(

@@ -205,13 +205,9 @@ def _example_value(info: TensorInfo) -> Any:
 class ModelState:
     """The versions of one model at one moment; replaced as a whole when they change.
 
-    Attributes:
-        versions: The loaded versions.
-        default: Number of the version that answers requests without a version; None if none is loaded.
-        labels: Versions by label.
-        states: State of each known version, in TensorFlow Serving's words: ``LOADING``, ``AVAILABLE``, ``UNLOADING`` or
-            ``END``, with an error message if loading failed.
-        slow: The versions that have been loading for long.
+    `default` is the number of the version that answers requests without a version, or None if none is loaded. `states`
+    has the state of each known version, in TensorFlow Serving's words (``LOADING``, ``AVAILABLE``, ``UNLOADING`` or
+    ``END``), with an error message if loading failed. `slow` are the versions that have been loading for long.
     """
 
     versions: Mapping[int, Version] = field(default_factory=dict)
@@ -230,11 +226,8 @@ class ModelState:
 class _Model:
     """A model: where its versions are found, what is loaded, and what is being loaded.
 
-    Args:
-        source: Where its versions are found.
-        policy: Which of them are loaded.
-        is_expected: Whether a server is not ready without it. The server that follows a registry expects a model there
-            once it has a version.
+    A server is not ready without a model that `is_expected`. The server that follows a registry expects a model there
+    once it has a version.
     """
 
     def __init__(self, source: Source, policy: VersionPolicy, *, is_expected: bool) -> None:
@@ -263,17 +256,13 @@ class _Failure:
 
 
 class Catalog:
-    """All models that are served.
+    """All models that are served; every `poll_secs` it looks for changes.
 
-    Args:
-        limits: Limits of the batches.
-        threads: Threads of one onnxruntime session.
-        poll_secs: Seconds between two looks for changes.
-        retry_secs: Seconds after which a version that could not be loaded is tried again. Exports never change, but a
-            store may have failed for a while. While files of the version still change, as in a copy, it is tried
-            earlier: after one second, then after twice as long each time.
-        slow_secs: Seconds after which a load no longer holds back those of other versions.
-        observe: Called with the model, the version and the number of instances of each batch.
+    A version that could not be loaded is tried again after `retry_secs`. Exports never change, but a store may have
+    failed for a while. While files of the version still change, as in a copy, it is tried earlier: after one second,
+    then after twice as long each time. A load no longer holds back those of other versions after `slow_secs`. `threads`
+    are those of one onnxruntime session. `observe` is called with the model, the version and the number of instances of
+    each batch.
     """
 
     def __init__(

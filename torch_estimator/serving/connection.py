@@ -27,9 +27,8 @@ _TOO_LARGE = (431, "Request Header Fields Too Large", "The headers are larger th
 class Connection(HttpToolsProtocol):
     """uvicorn's connection with limits.
 
-    Attributes:
-        stalled_secs: A connection is closed if it makes no progress in this time, and at the latest in twice this time.
-            Set it on a subclass, as `with_limit` does.
+    A connection is closed if it makes no progress in `stalled_secs`, and at the latest in twice this time. A subclass
+    sets the limit, as `with_limit` does.
     """
 
     stalled_secs = 30.0

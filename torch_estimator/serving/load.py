@@ -33,13 +33,11 @@ _FIRST_ERROR = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Counts since the server started.
+    """Counts since the server started, at `secs` since the epoch.
 
-    Attributes:
-        secs: When they were read, in seconds since the epoch.
-        requests: Number of requests for models, by model; an empty name stands for requests that name no known model.
-        failed: Number of those that were answered with an error.
-        buckets: Number of requests that took at most so many seconds, by these seconds.
+    `requests` counts requests for models, by model; an empty name stands for requests that name no known model.
+    `failed` of them were answered with an error. `buckets` has the number of requests that took at most so many
+    seconds, by these seconds.
     """
 
     secs: float
@@ -68,15 +66,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What happened in about one second.
+    """What happened in about one second; `second` counts from the epoch.
 
-    Attributes:
-        second: The second, since the epoch.
-        answered: Requests a second that were answered without an error.
-        failed: Requests a second that were answered with an error.
-        p50: Median of the time from the arrival of a request to its answer, in seconds; None without requests.
-        p99: The time that 99 % of the requests did not exceed.
-        by_model: Requests a second by model.
+    `answered` (without an error), `failed` and `by_model` are requests a second. `p50` and `p99` are the median and the
+    99th percentile of the time from the arrival of a request to its answer, in seconds; None without requests.
     """
 
     second: int

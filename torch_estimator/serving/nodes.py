@@ -46,10 +46,7 @@ _KILL_SECS = 5.0
 def run_in_parent(options: ServingOptions, listener: socket.socket, sentence: str) -> NoReturn:
     """Replace this process with the parent.
 
-    Args:
-        options: The settings.
-        listener: A socket that listens.
-        sentence: Printed when the server is ready.
+    It takes over the listening socket, and prints `sentence` when the server is ready.
     """
     import tempfile
 
@@ -72,15 +69,10 @@ def _python(module: str, *arguments: str) -> list[str]:
 
 @dataclass(slots=True)
 class Scaling:
-    """How many nodes the load needs.
+    """How many nodes the load needs, from `least` to `most`.
 
     A node is started when those that are there use most of a core each, and ended when fewer would have been enough for
-    ``idle_secs``. In between is a gap, so that a steady load does not start and end nodes in turn.
-
-    Attributes:
-        least: Least number of nodes.
-        most: Largest number of nodes.
-        idle_secs: Seconds for which fewer nodes must have been enough.
+    `idle_secs`. In between is a gap, so that a steady load does not start and end nodes in turn.
 
     >>> scaling = Scaling(least=0, most=2, idle_secs=60.0)
     >>> scaling.restart(0.0)
@@ -109,14 +101,10 @@ class Scaling:
         self._full_looks = 0
 
     def wanted(self, now: float, nodes: int, *, busy_cores: float, has_requests: bool, has_backlog: bool) -> int:
-        """Return how many nodes there should be.
+        """Return how many nodes there should be at the time `now`, in seconds, when there are `nodes`.
 
-        Args:
-            now: Time in seconds.
-            nodes: How many there are.
-            busy_cores: Cores that they have used, or waited for, since the last call.
-            has_requests: Whether they had any request since the last call.
-            has_backlog: Whether connections wait to be accepted.
+        `busy_cores` are the cores that they have used, or waited for, since the last call, and `has_requests` says
+        whether they had any request since then. `has_backlog` says whether connections wait to be accepted.
         """
         for number in range(self.most + 1):
             if busy_cores > self._ENOUGH * number if number else has_requests or has_backlog:
@@ -151,13 +139,9 @@ class _Node:
 
 
 class Parent:
-    """Keeps as many nodes as the settings or the load ask for.
+    """Keeps as many nodes as the settings or the load ask for; calls `ready` once, when the server takes requests.
 
-    Args:
-        options: The settings.
-        listener: The socket, which listens.
-        directory: Directory that the processes share; it holds the settings.
-        ready: Called once, when the server takes requests.
+    `directory`, which the processes share, holds the settings.
     """
 
     def __init__(
@@ -186,9 +170,8 @@ class Parent:
     def run(self) -> int:
         """Run nodes until a signal comes; return the exit status.
 
-        Returns:
-            2 if the models cannot be served at all, 1 if the first node has failed, 0 if SIGTERM came and everything
-            was answered, and otherwise the negative number of the signal that ended the server.
+        The status is 2 if the models cannot be served at all, 1 if the first node has failed, 0 if SIGTERM came and
+        everything was answered, and otherwise the negative number of the signal that ended the server.
         """
         self._listener.setblocking(False)
         with self._events.on_signals(self._handle_signal):
@@ -397,9 +380,8 @@ _NONE_LEFT = "none is left until the next connection"
 def main(arguments: list[str]) -> int:
     """Run the parent.
 
-    Args:
-        arguments: The number of the inherited socket, the directory with the settings, and a sentence to print when the
-            server is ready.
+    The arguments are the number of the inherited socket, the directory with the settings, and a sentence to print when
+    the server is ready.
     """
     descriptor, directory, sentence = arguments
     with open(os.path.join(directory, SETTINGS_FILE), encoding="utf-8") as file:

@@ -16,13 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPolicy:
-    """Which versions of a model are loaded.
-
-    Attributes:
-        latest: Number of the newest versions to load.
-        specific: If not empty, the versions to load instead.
-        all: Whether to load every version instead.
-    """
+    """Which versions of a model are loaded: `all`, or else those in `specific`, or else the `latest` newest ones."""
 
     latest: int = 1
     specific: tuple[int, ...] = ()
@@ -37,10 +31,7 @@ class VersionPolicy:
 
     @classmethod
     def parse(cls, text: str) -> VersionPolicy:
-        """Return the policy that a command line names.
-
-        Raises:
-            InvalidValueError: The text is none of the policies.
+        """Return the policy that a command line names; raise an InvalidValueError if it is none.
 
         >>> VersionPolicy.parse("latest(2)").latest
         2
@@ -66,12 +57,9 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model to serve.
+    """A model to serve, with its name in URLs.
 
-    Attributes:
-        name: Name in URLs.
-        path: Directory of numbered exports, or one export; None for a model of the registry.
-        policy: Which versions are loaded.
+    `path` is a directory of numbered exports, or one export, or None for a model of the registry.
     """
 
     name: str
@@ -87,33 +75,12 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """Settings of a server.
+    """Settings of a server, which the help of ``estimator serve`` describes as options with the same names.
 
-    Attributes:
-        models: The models to serve. One without a path is a model of the registry.
-        registry: Directory or URL of the registry. All its models are served, unless `models` names some of them.
-        policy: Which versions are loaded of the registry's models that `models` does not name.
-        host: Address to listen on.
-        port: Port of REST; 0 lets the system choose a free one.
-        grpc_port: Port of gRPC, or None for no gRPC.
-        workers: Number of processes that serve, if it is fixed.
-        min_nodes: Least number of processes that serve, if it follows the load; may be 0.
-        max_nodes: Largest number of processes that serve, if it follows the load.
-        idle_secs: Seconds after which a process that is not needed ends, if their number follows the load. The last one
-            ends after so many seconds without a request; one for ``/metrics`` or for the health counts, too.
-        max_batch: Largest number of instances of small requests that are run together.
-        max_delay_ms: Milliseconds that a request waits for others to join it. 0 runs at once what has arrived.
-        max_queue: Most instances that may wait; further requests get status 429.
-        timeout_secs: Seconds after which a request that still waits gets status 504.
-        max_body_mb: Largest request body, in MiB; a larger one gets status 413.
-        body_secs: Seconds that a client has to send a request; it gets status 408 at the latest after twice this time.
-        drain_secs: Seconds that running requests have to finish after SIGTERM.
-        poll_secs: Seconds between two looks for new versions and a changed default.
-        threads: Threads of onnxruntime in each process; 0 divides the cores among the processes.
-        token_file: File of bearer tokens, one a line; None lets everybody in.
-        tls_certificate: PEM file of the certificate; None for plain HTTP.
-        tls_key: PEM file of its key.
-        access_log: File of the access log, ``-`` for stdout, or None for none.
+    `models` without a path are models of the registry; all of the registry's models are served, unless `models` names
+    some of them, and `policy` is for those that it does not name. Every `poll_secs` the server looks for new versions
+    and a changed default. If the number of processes follows the load, the last one ends after `idle_secs` without a
+    request; one for ``/metrics`` or for the health counts, too.
     """
 
     models: tuple[ServedModel, ...] = ()

@@ -25,12 +25,9 @@ _MOST_SHOWN = 300
 class Field:
     """One input field of the form.
 
-    Attributes:
-        name: Name of the input.
-        kind: ``text``, ``long`` (several lines), ``number``, ``json`` (lists), or ``bool``.
-        type: Type for people, such as ``float`` or ``list of string``.
-        value: Its text.
-        default: What an empty field stands for, or None if it must be filled.
+    `kind` is ``text``, ``long`` (several lines), ``number``, ``json`` (lists) or ``bool``; `type` is the type for
+    people, such as ``float`` or ``list of string``. `default` is what an empty field stands for, or None if it must be
+    filled.
     """
 
     name: str
@@ -52,13 +49,9 @@ class Bar:
 class Outcome:
     """A prediction as the page shows it.
 
-    Attributes:
-        headline: The prediction in one word or number; empty if no output is known to be that.
-        bars: The most probable classes, the first one first.
-        more: Number of classes that are left out of `bars`.
-        outputs: Name and text of each output.
-        milliseconds: How long it took.
-        request: Command line that does the same.
+    `headline` is the prediction in one word or number, or empty if no output is known to be that. `bars` are the most
+    probable classes, the first one first, without `more` others. `outputs` has the name and the text of each output.
+    `request` is a command line that makes the same prediction.
     """
 
     headline: str
@@ -126,16 +119,10 @@ def _text(value: Any, info: TensorInfo) -> str:
 
 
 def read_instance(signature: Signature, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the instance that a filled form describes.
+    """Return the instance that a filled form describes, from the text of each field by the name of its input.
 
-    An empty field is left out if its input has a default.
-
-    Args:
-        signature: The signature.
-        texts: Text of each field by the name of its input.
-
-    Raises:
-        InvalidValueError: A text is not a value of its input.
+    An empty field is left out if its input has a default. Raise an InvalidValueError if a text is not a value of its
+    input.
     """
     instance = {}
     for name, info in signature.inputs.items():
@@ -172,13 +159,7 @@ def _bytes(text: str, name: str) -> Any:
 
 
 def outcome_of(outputs: Mapping[str, npt.NDArray[Any]], *, milliseconds: float, request: str) -> Outcome:
-    """Return how the outputs for one instance are shown.
-
-    Args:
-        outputs: Outputs by name, with one entry.
-        milliseconds: How long it took.
-        request: Command line that does the same.
-    """
+    """Return how the outputs for one instance, which have one entry each, are shown; `request` is a command line."""
     rows = {name: array[0] for name, array in outputs.items()}
     bars = _bars(rows)
     return Outcome(
@@ -237,11 +218,7 @@ def _plain(value: Any) -> Any:
 def command_line(url: str, signature: str, instance: Mapping[str, Any], *, with_token: bool) -> str:
     """Return the command that sends an instance to TensorFlow Serving's REST.
 
-    Args:
-        url: Address of the version, without the method.
-        signature: Name of the signature.
-        instance: The instance.
-        with_token: Whether the server wants a token.
+    `url` is the address of the version, without the method; `with_token` says whether the server wants a token.
     """
     plain = {name: _as_json(value) for name, value in instance.items()}
     body = json.dumps({"signature_name": signature, "instances": [plain]}, ensure_ascii=False)

@@ -31,12 +31,8 @@ _USUAL_SIGNATURES = ("predict", "serving_default")
 class Chosen:
     """What a person has chosen to see.
 
-    Attributes:
-        model: Name of the model; empty for the first one.
-        version: Number of the version; None for the default.
-        signature: Name of the signature; empty for the usual one.
-        example: Which of the recorded instances fills the form, from 0.
-        all: Whether to list all versions.
+    An empty name stands for the first model or the usual signature, and no version for the default one. `example` is
+    the number of the recorded instance that fills the form, from 0. `all` says whether to list all versions.
     """
 
     model: str = ""
@@ -50,17 +46,9 @@ class Chosen:
 class VersionRow:
     """One line of the list of versions.
 
-    Attributes:
-        number: Number of the version.
-        state: ``available``, ``loading``, ``unloading``, ``ended``, ``failed``, or ``not loaded``.
-        problem: Why loading failed.
-        is_default: Whether it answers requests that name no version.
-        can_be_default: Whether a person may make it the default.
-        labels: Its labels.
-        step: Step of the exported checkpoint, if known.
-        created: When it was put into the registry, if it is in one.
-        description: Text for people.
-        metrics: A few metrics of its evaluation, by name.
+    `state` is ``available``, ``loading``, ``unloading``, ``ended``, ``failed`` or ``not loaded``, and `problem` says
+    why loading failed. `is_default` says whether it answers requests that name no version, and `can_be_default` whether
+    a person may make it the default. `created` is when it was put into the registry, if it is in one.
     """
 
     number: int
@@ -89,22 +77,11 @@ class SignatureView:
 class ModelView:
     """One model, as the page shows it.
 
-    Attributes:
-        name: Its name.
-        description: Text for people.
-        default: Number of the default version; None if no version answers.
-        wanted: The default in the registry, which may not be loaded yet; None if the model is not from the registry.
-        is_registered: Whether it comes from the registry, where the default can be changed.
-        problem: Why the registry cannot be read.
-        versions: The versions that are listed, the newest first.
-        hidden: Number of versions that are not listed.
-        version: Number of the version that the form asks; None if there is no form.
-        loaded: Numbers of the versions that the form may ask.
-        signature: Name of the signature of the form.
-        signatures: All signatures of that version.
-        fields: The form.
-        examples: Number of recorded instances.
-        example: Which of them fills the form.
+    `default` is the number of the default version, or None if no version answers. `wanted` is the default in the
+    registry, which may not be loaded yet, or None if the model is not from the registry; `problem` says why that cannot
+    be read. `versions` are those that are listed, the newest first, without `hidden` others. The form asks `version`,
+    one of those `loaded`, for `signature`, one of its `signatures`; without a form it is None. `example` is which of
+    the recorded `examples` fills the form.
     """
 
     name: str

@@ -23,14 +23,10 @@ _BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What one node says about itself.
+    """What one node says about itself, as numbers; `is_accepting` is 1.0 while it takes new connections, else 0.0.
 
-    Attributes:
-        is_accepting: 1.0 while the node takes new connections, else 0.0.
-        connections: Number of open connections.
-        requests: Number of requests answered since the start.
-        running: Number of requests that are not answered yet.
-        busy_secs: Seconds that the node has used the processor or waited for it, since its start.
+    `connections` are open, and `requests` answered since the start; `running` counts those that are not answered yet.
+    `busy_secs` are the seconds that the node has used the processor or waited for it since its start.
     """
 
     is_accepting: float = 0.0

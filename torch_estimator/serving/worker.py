@@ -157,9 +157,8 @@ def _allow_many_connections() -> None:
 def main(arguments: list[str]) -> int:
     """Serve as one of several processes, which `torch_estimator.serving.nodes` starts.
 
-    Args:
-        arguments: The process id of the parent, the number of this node from 0, the inherited socket, a pipe that gets
-            a line when the models are loaded or cannot be served, and the directory that the processes share.
+    The arguments are the process id of the parent, the number of this node from 0, the inherited socket, a pipe that
+    gets a line when the models are loaded or cannot be served, and the directory that the processes share.
     """
     parent, slot, descriptor, pipe = map(int, arguments[:4])
     directory = arguments[4]
