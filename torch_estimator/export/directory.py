@@ -164,8 +164,7 @@ def _remove_if_abandoned(temporary: str, now: float) -> None:
 def _locked(directory: str, wait_secs: float = 0.0) -> contextlib.AbstractContextManager[FileLock | None]:
     """Lock a directory for the ``with`` block, which gets None where there are no locks.
 
-    Raises:
-        BlockingIOError: Another process is writing into the directory.
+    Raise a BlockingIOError if another process is writing into the directory.
     """
     try:
         return FileLock(directory, directory=True, wait_secs=wait_secs)

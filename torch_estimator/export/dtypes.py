@@ -35,17 +35,12 @@ _BYTES: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class DType(ABC):
-    """One type.
+    """One type of an export's inputs and outputs, with its names in other formats.
 
-    Attributes:
-        name: TensorFlow's name, as in ``signatures.json``. Without ``DT_`` it is ONNX's name, too.
-        numpy: Type of arrays.
-        datatype: Name in the Open Inference Protocol.
-        padding: Value that stands for a missing value in a list.
-        kinds: numpy's kinds of the values that a caller may give.
-        wanted: What a caller has to give, for messages.
-        pattern: What the text of a value looks like in a row of CSV; None if any text is a value.
-        json: Name of the type in a JSON schema.
+    `name` is TensorFlow's, as in ``signatures.json``, and without ``DT_`` ONNX's, too; `datatype` is the Open Inference
+    Protocol's, and `json` a JSON schema's. `padding` stands for a missing value in a list. `kinds` are numpy's kinds of
+    the values that a caller may give, and `wanted` says in messages what that is. `pattern` is what the text of a value
+    looks like in a row of CSV, or None if any text is a value.
     """
 
     name: str

@@ -19,16 +19,10 @@ from torch import Tensor, nn
 def rnn_layer(x: Tensor, hidden: Tensor, w: Tensor, r: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """Return the outputs and the last states of one layer of an RNN. Its arguments are those of ONNX's operator.
 
-    Args:
-        x: ``[length, N, width]``.
-        hidden: First states, ``[directions, N, size]``.
-        w: Weights of the input, ``[directions, size, width]``.
-        r: Weights of the state, ``[directions, size, size]``.
-        b: Both biases, ``[directions, 2 * size]``.
-        activation: ``"Tanh"`` or ``"Relu"``.
-
-    Returns:
-        Outputs ``[length, directions, N, size]``, states ``[directions, N, size]``.
+    Shapes are ``[length, N, width]`` for `x`, ``[directions, N, size]`` for states, ``[directions, size, width]`` for
+    the weights `w` of the input, ``[directions, size, size]`` for the weights `r` of the state, ``[directions, 2 *
+    size]`` for both biases `b`, and ``[length, directions, N, size]`` for the outputs. `activation` is ``"Tanh"`` or
+    ``"Relu"``.
     """
     raise NotImplementedError("rnn_layer is for exports only")
 

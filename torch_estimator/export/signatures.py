@@ -33,17 +33,15 @@ Default = str | float | int | list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """Description of one input or output of an exported model.
+    """Description of one input or output of an exported model; `dtype` is TensorFlow's name, such as ``DT_STRING``.
 
-    Attributes:
-        dtype: TensorFlow's name of the type, for instance ``DT_STRING``.
-        shape: Sizes, with -1 for the batch. ``(-1, -1)`` describes lists of any length.
-        tensor: Name of the tensor in the ONNX graph.
-        default: Value of every row if a caller omits the input. None makes the input mandatory.
-        lengths_of: For an input of weights, the name of the input of values. Their lists must be equally long.
-        exact_lengths: True for sequences that must not be padded. Rows of different lengths are run apart.
-        step_size: For lists that a sequence column reads, the number of values in each step. All of these inputs must
-            have equally many steps in a row. Short lists are padded with missing values; that of a float is NaN.
+    Sizes in `shape` are -1 for the batch; ``(-1, -1)`` describes lists of any length. `tensor` is the name in the ONNX
+    graph. `default` is the value of every row if a caller omits the input, and None makes the input mandatory.
+
+    An input of weights names that of its values in `lengths_of`; their lists must be equally long. Sequences with
+    `exact_lengths` must not be padded, so rows of different lengths are run apart. For lists that a sequence column
+    reads, `step_size` is the number of values in each step. All of these inputs must have equally many steps in a row,
+    and short lists are padded with missing values; that of a float is NaN.
     """
 
     dtype: str
@@ -128,14 +126,11 @@ class CsvFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleField:
-    """One feature of serialized tf.Examples that the model uses.
+    """One feature of serialized tf.Examples that the model uses; `dtype` is ``float32``, ``int64`` or ``string``.
 
-    Attributes:
-        dtype: ``float32``, ``int64`` or ``string``.
-        shape: Shape of one row's values; None if there may be any number of them, ``(-1, …)`` of steps of a shape.
-        default: Values that replace a missing feature. None makes a missing one an error, unless it is a list.
-        step_size: For lists that a sequence column reads, the number of values in each step.
-        exact_lengths: True for lists that must not be padded. Rows of different lengths are run apart.
+    `shape` is that of one row's values: None if there may be any number of them, ``(-1, …)`` for steps of a shape.
+    `default` replaces a missing feature; without it, a missing one is an error, unless it is a list. `step_size` and
+    `exact_lengths` are as in `TensorInfo`.
     """
 
     dtype: str
@@ -159,13 +154,10 @@ class ExampleFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashing:
-    """Hash functions that the ONNX graph applies to strings.
+    """Hash functions that the ONNX graph applies to strings; `functions` has that of each hashed column.
 
-    Attributes:
-        functions: Hash function of each hashed column.
-        seeds: Seeds of the two 32-bit MurmurHash3 values that form one 64-bit hash.
-        seen_strings: For columns hashed with farmhash, the number of strings whose hash the graph contains. Other
-            strings are hashed with murmur3.
+    `seeds` are those of the two 32-bit MurmurHash3 values that form one 64-bit hash. `seen_strings` has, for columns
+    hashed with farmhash, the number of strings whose hash the graph contains; other strings are hashed with murmur3.
     """
 
     functions: dict[str, str] = field(default_factory=dict)
@@ -177,16 +169,10 @@ class Hashing:
 class Manifest:
     """Description of an export, which is the content of ``signatures.json``.
 
-    Attributes:
-        signatures: Signatures by name.
-        receiver: Kind of the serving input: ``raw_features``, ``json``, ``csv`` or ``examples``.
-        producer: Program that wrote the export.
-        version: Version of that program.
-        global_step: Step of the exported checkpoint, if known.
-        hashing: Hash functions of the graph.
-        csv: Format of a CSV input, otherwise None.
-        examples: Format of an input of serialized tf.Examples, otherwise None.
-        data_bytes: Size of the file with the large initializers, or None if the export has no such file.
+    `receiver` is the kind of the serving input: ``raw_features``, ``json``, ``csv`` or ``examples``; `csv` and
+    `examples` are the format of such an input. `producer` is the program that wrote the export, and `version` that of
+    the program. `data_bytes` is the size of the file with the large initializers, or None if the export has no such
+    file.
     """
 
     signatures: dict[str, Signature]

@@ -80,29 +80,19 @@ def write_export(
 ) -> str:
     """Write a model as one ONNX graph from raw inputs to predictions; return the new directory.
 
-    The export gets its final name after it was written, checked and loaded once. Unfinished exports that killed
-    processes left in the same directory are removed.
+    The new directory in `export_dir_base`, named by the time in seconds since 1970, gets its final name after the
+    export was written, checked and loaded once. Unfinished exports that killed processes left in the same directory are
+    removed.
 
-    Args:
-        export_dir_base: Directory or URL of the exports. The new one is a directory in it, named by the time in
-            seconds since 1970.
-        module: Model from features to logits.
-        transform: Transform from raw columns to features, or None if the module takes raw numbers.
-        head: Head, from logits to predictions.
-        receiver: Serving input, which defines the inputs of the export.
-        assets_extra: Files to copy into ``assets.extra``, by their path in it.
-        global_step: Step of the checkpoint, recorded in the export.
-        forward: Names of the inputs that are outputs as well; None for all.
-        layers: Inner layers that are outputs.
-        export_outputs: Signatures of the `EstimatorSpec` by name.
-        structure: Structure of the features that the module was trained on, if it takes raw numbers.
-        rows: Rows of raw features, to be recorded as warm-up instances.
-        warmup_instances: Number of rows to record at most; see `torch_estimator.export.warmup`.
-        clock: Function that returns the time in seconds since 1970.
+    `transform` maps raw columns to features; it is None if the module takes raw numbers, and `structure` is then the
+    structure of the features that it was trained on. `head` maps logits to predictions, and `receiver` defines the
+    inputs. `forward` names inputs that are outputs, too (None for all); `layers` are inner layers that are outputs.
+    `assets_extra` are files to copy into ``assets.extra``, by their path in it. At most `warmup_instances` of `rows`,
+    which are raw features, are recorded as warm-up instances; see `torch_estimator.export.warmup`. `clock` returns
+    seconds since 1970.
 
-    Raises:
-        ExportError: A part of the model cannot be exported, or the directory cannot be written.
-        InvalidValueError: `warmup_instances` cannot be used.
+    Raise an ExportError if a part of the model cannot be exported or the directory cannot be written, and an
+    InvalidValueError if `warmup_instances` cannot be used.
     """
     check_count(warmup_instances)
     if not isinstance(receiver, ServingInput):
