@@ -27,13 +27,9 @@ TABLES = ROOT / "docs" / "benchmark_tables.md"
 class Panel:
     """Bars on one scale: a row of a table is a bar.
 
-    Attributes:
-        title: What the bars are, with the unit.
-        tables: Names of the tables whose rows are taken, each ``file/table``.
-        column: The column with the numbers. Rows without a number are left out.
-        logarithmic: Whether each tick is ten times the one before.
-        least_is_best: Whether the smallest number comes first.
-        names: Other names for rows, by their first cell.
+    `title` says what the bars are, with the unit. `tables` are names of tables, each ``file/table``, whose rows are
+    taken; rows without a number in `column` are left out. If `logarithmic`, each tick is ten times the one before; with
+    `least_is_best`, the smallest number comes first. `names` are other names for rows, by their first cell.
     """
 
     title: str

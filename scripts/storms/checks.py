@@ -26,12 +26,9 @@ _HOLDS = re.compile(r"holds \d+ numbers, from global step (\d+) on")
 class Told:
     """What the lines of a job have said.
 
-    Attributes:
-        saved: The steps of checkpoints, in the order of saving.
-        end: Global step at which the chief has ended.
-        again: How many batches were said to be trained on again.
-        lost: How many steps were lost when the first server was restored from a checkpoint. A worker that died together
-            with that server reads the batches of its lost steps again.
+    `saved` are the steps of checkpoints, in the order of saving, and `end` is the global step at which the chief ended.
+    `again` counts batches that were said to be trained on again, and `lost` the steps lost when the first server was
+    restored from a checkpoint. A worker that died together with that server reads the batches of its lost steps again.
     """
 
     saved: list[int] = field(default_factory=list)
@@ -56,13 +53,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What was to be trained on.
-
-    Attributes:
-        count: How many rows, numbered from 1.
-        epochs: How often each.
-        batch: How many in a batch.
-    """
+    """What was to be trained on: `count` rows, numbered from 1, each `epochs` times, in batches of `batch` rows."""
 
     count: int
     epochs: int
@@ -70,14 +61,10 @@ class Rows:
 
 
 def problems(job_dir: Path, told: Told, rows: Rows, killed: Sequence[str], *, served: bool) -> Iterator[str]:
-    """A sentence for everything that does not hold.
+    """Yield a sentence for everything that does not hold of a job that has ended.
 
-    Args:
-        job_dir: Of the job, which has ended.
-        told: Its lines.
-        rows: What it was to train on.
-        killed: Names of the processes that were killed.
-        served: Whether parameters are with servers, where nobody takes a step again.
+    `killed` are names of the processes that were killed. `served` says whether parameters are with servers, where
+    nobody takes a step again.
     """
     yield from _problems_of_checkpoints(job_dir, told)
     yield from _problems_of_exports(job_dir, told)

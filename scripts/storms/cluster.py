@@ -24,12 +24,9 @@ _ENDING_SECS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one process has said.
+    """A line that a process, such as ``worker 0``, or the launcher (`LAUNCHER`) printed, without that name.
 
-    Attributes:
-        at: When it was read, in seconds.
-        name: Of the process, such as ``worker 0``, or `LAUNCHER`.
-        text: Without the name.
+    `at` is when it was read, in seconds.
     """
 
     at: float
@@ -38,11 +35,9 @@ class Line:
 
 
 class StormCluster(Child):
-    """A launcher and its processes; leaves none behind, since those of a launcher that is killed are killed, too.
+    """A launcher and its processes, which are killed when the launcher is, so that none is left behind.
 
-    Args:
-        options: Of `estimator local train`.
-        log: Takes all lines.
+    `options` are those of `estimator local train`; all lines go to the file `log`.
     """
 
     def __init__(self, options: Sequence[str], log: Path) -> None:
@@ -51,10 +46,9 @@ class StormCluster(Child):
         super().__init__(command, variables, log_file=log)
 
     def next_line(self, secs: float) -> Line | None:
-        """The next line; None where there is none for so many seconds, or it is of no process.
+        """Return the next line, or None if none comes for `secs`, or if it is of no process.
 
-        Raises:
-            EOFError: All processes have ended.
+        Raise an EOFError if all processes have ended.
         """
         line = self.read(secs)
         found = _LINE.match(line[1]) if line else None

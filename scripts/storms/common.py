@@ -23,16 +23,11 @@ class StormError(Exception):
 
 
 class Child:
-    """A process whose output is read as it comes.
+    """A process, run in the root of the repository, whose output is read as it comes.
 
-    Args:
-        command: To run in the root of the repository.
-        variables: Environment variables beside those of this process.
-        log_file: File to which all lines are added, each with its time.
-        own_group: Whether Ctrl-C in a terminal does not reach the process.
-
-    Attributes:
-        lines: The time and the text of each line so far; guarded by `changed`.
+    `variables` are environment variables beside those of this process. Each line is added to `log_file` with its time,
+    and to `lines`, which `changed` guards, as time and text. With `own_group`, Ctrl-C in a terminal does not reach the
+    process.
     """
 
     def __init__(
@@ -63,10 +58,9 @@ class Child:
         self.reader.start()
 
     def read(self, secs: float) -> tuple[float, str] | None:
-        """Return the time and the text of the next line, or None if none comes for so many seconds.
+        """Return the time and the text of the next line, or None if none comes for `secs`.
 
-        Raises:
-            EOFError: The process and all that write to its output have ended.
+        Raise an EOFError if the process and all that write to its output have ended.
         """
         with self.changed:
             self.changed.wait_for(lambda: len(self.lines) > self._read_so_far or self.is_over, max(0.0, secs))

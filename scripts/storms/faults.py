@@ -54,13 +54,10 @@ _SLOW_SECS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A kill to come.
+    """A planned kill of the process `name`, `delay` seconds after recovery from the kill before.
 
-    Attributes:
-        name: Of the process.
-        delay: Seconds to wait before.
-        early: Whether that long after the last kill, whatever came of it; else after all is well again.
-        late: Whether after the end of the training.
+    If `early`, the delay begins at that kill itself. If `late`, the process is killed at the end of the training
+    instead.
     """
 
     name: str
@@ -87,16 +84,10 @@ def plan(kills: int, names: Sequence[str], roles: Sequence[str], rng: random.Ran
 
 @dataclass(slots=True)
 class Storm:
-    """A cluster that is being struck.
+    """A cluster whose processes are killed one after another.
 
-    Attributes:
-        cluster: This.
-        strikes: Still to come.
-        pace: The file that says how fast training goes.
-        steps: About as many global steps as there will be.
-        together: Whether those that train are started again together.
-        kills: That have landed.
-        told: What the processes have said.
+    `strikes` are still to come, and `kills` have happened. The file `pace` says how many seconds a step waits, `steps`
+    is about the number of global steps, and `together` says whether all processes that train are restarted together.
     """
 
     cluster: StormCluster
@@ -112,11 +103,7 @@ class Storm:
     _heard_at: float = 0.0
 
     def run(self) -> int:
-        """Follows the job to its end; returns its exit status.
-
-        Raises:
-            StormError: It hangs, or does not recover.
-        """
+        """Follow the job to its end and return its exit status; raise a StormError if it hangs or does not recover."""
         self._total = len(self.strikes)
         self._heard_at = time.monotonic()
         while True:
@@ -258,24 +245,14 @@ def _end(model_dir: Path) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Runs jobs.
-
-    Attributes:
-        args: The command line.
-        work: Where all of them lie.
-        rows: What they train on.
-    """
+    """Runs jobs in folders of `work`, with the settings of the command line `args`."""
 
     args: argparse.Namespace
     work: Path
     rows: Rows
 
     def run(self, name: str, strikes: Sequence[Strike]) -> Storm:
-        """Runs one to its end, struck so often.
-
-        Raises:
-            StormError: It failed.
-        """
+        """Run a job to its end, with these kills; raise a StormError if it fails."""
         (self.work / name).mkdir()
         pace = self.work / name / PACE
         set_pace(pace, self.args.pace if strikes else 0.0)

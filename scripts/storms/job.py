@@ -48,13 +48,10 @@ def scaled(numbers: torch.Tensor) -> torch.Tensor:
 
 
 class Tells(te.Hook):
-    """Says every step, writes down the rows of its batch, and takes its time.
+    """Prints each step, writes down the rows of its batch in `folder`, and waits as long as the file `pace` says.
 
-    Args:
-        folder: Where the rows are written down.
-        pace: The file that says how much time.
-        who: Who trains.
-        place: Of the numbers among the numeric features of the network.
+    `who` is the name of the process that trains. `place` is where the numbers of rows are among the numeric features of
+    the network.
     """
 
     def __init__(self, folder: Path, pace: Path, who: str, place: int) -> None:

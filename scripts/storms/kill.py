@@ -153,12 +153,10 @@ def run_undisturbed(command: Sequence[str], log: Path) -> Timing:
 
 
 def run_killed(command: Sequence[str], job_dir: Path, instants: Sequence[Instant], log: Path) -> int:
-    """Runs the job, killed once for every one of `instants` and then to its end; gives the number of kills.
+    """Run the job, killed once at each of `instants`, and then to its end; return the number of kills.
 
-    Where the job ends before it is killed, it is put back to where it stood and killed sooner.
-
-    Raises:
-        StormError: A kill did not land, or what it left cannot be read.
+    If the job ends before it is killed, its directory is put back and it is killed sooner. Raise a StormError if a kill
+    came too late in all attempts, or if what it left cannot be read.
     """
     landed, step = 0, -1
     for number, planned in enumerate(instants, 1):
@@ -197,10 +195,9 @@ def _killed(command: Sequence[str], job_dir: Path, instant: Instant, log: Path) 
 
 
 def check_readable(job_dir: Path, *, at_least: int) -> int:
-    """Loads the latest checkpoint and every export; gives the checkpoint's step, -1 where there is none yet.
+    """Load the latest checkpoint and every export; return the checkpoint's step, or -1 if there is none yet.
 
-    Raises:
-        StormError: There was a checkpoint of step `at_least` before, and now there is none, or an older one.
+    Raise a StormError if there was a checkpoint of step `at_least` before, and now there is none, or an older one.
     """
     for export in sorted((job_dir / "export" / "census").glob("[0-9]*")):
         te.ExportedModel.load(export)

@@ -25,17 +25,12 @@ _GARBAGE = b"NONSENSE\r\n\r\n"
 
 @dataclass(slots=True)
 class Record:
-    """What came back.
+    """What came back to the clients.
 
-    Attributes:
-        answered: Number of valid requests that were answered with status 200.
-        refused: Number of malformed requests that were answered with a status from 400 to 499.
-        uncounted: Number of those that are no HTTP, which the server's metrics do not count.
-        lost: Number of requests in the hands of a process when it was killed.
-        sent_again: Number of requests that were sent again, because an idle connection was closed.
-        failures: What went wrong otherwise, in words.
-        latencies: Seconds that each valid request took.
-        started: Number of connections that were opened.
+    `answered` counts valid requests with status 200, `refused` malformed ones with a status from 400 to 499, and
+    `uncounted` those of them that are no HTTP, which the server's metrics do not count. Requests are `lost` if a killed
+    process had them, and `sent_again` if an idle connection was closed. `latencies` are the seconds that each valid
+    request took, and `started` is the number of connections opened. `failures` says in words what went wrong otherwise.
     """
 
     answered: int = 0
@@ -73,21 +68,11 @@ class _Connection:
 
 
 class Load:
-    """Clients that ask a server until they are stopped.
+    """Clients that ask a server at a port of this machine until they are stopped; `record` has what came back so far.
 
-    Args:
-        port: Port of the server on this machine.
-        model: Name of the model.
-        instances: Instances to predict.
-        connections: Number of clients.
-        malformed: Part of the requests that are malformed, from 0 to 1.
-        reconnecting: Part of the requests after which a client closes its connection, from 0 to 1.
-        pause_secs: Seconds between two requests of a client.
-        rows: Number of instances of each valid request; None mixes small and large ones.
-        seed: Seed of the random choices.
-
-    Attributes:
-        record: What came back so far.
+    `connections` is the number of clients. `malformed` and `reconnecting` are the share of requests, from 0 to 1, that
+    are malformed, and after which a client closes its connection. Each valid request has `rows` instances; None mixes
+    small and large ones. A client waits `pause_secs` between two requests.
     """
 
     def __init__(
@@ -119,8 +104,7 @@ class Load:
     async def stop(self) -> None:
         """Have every client end after the answer that it waits for.
 
-        Raises:
-            Exception: A client has failed in a way that it does not know.
+        Raise the error of a client that has failed in a way that it does not know.
         """
         self._is_over = True
         await asyncio.gather(*self._clients)

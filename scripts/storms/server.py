@@ -27,16 +27,9 @@ class ServerError(StormError):
 class ServerProcess(Child):
     """A running `estimator serve`. As a context manager, it kills what is left of the server at the end.
 
-    Args:
-        arguments: Arguments of the command. The port is chosen by the system.
-
-    Attributes:
-        process: The process that was started: the parent of the nodes, or the only process.
-        port: The port of REST.
-        started_secs: Seconds from the start to the line that says that the server is ready.
-
-    Raises:
-        ServerError: The server has ended, or is not ready in time.
+    `arguments` are those of the command; the system chooses the port of REST, `port`. `process` is the parent of the
+    nodes, or the only process. `started_secs` is the time from the start to the line that says that the server is
+    ready. Raise a ServerError if the server ends, or is not ready in time.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -69,10 +62,9 @@ class ServerProcess(Child):
             return "\n".join(text for _, text in self.lines)
 
     def wait_for_line(self, pattern: str, count: int = 1) -> str:
-        """Wait until so many lines match a pattern; return the last of them.
+        """Wait until `count` lines match a pattern; return the last of them.
 
-        Raises:
-            ServerError: The server has ended, or it takes too long.
+        Raise a ServerError if the server ends, or if it takes too long.
         """
 
         def found() -> list[str]:
@@ -139,12 +131,7 @@ def is_alive(process: int) -> bool:
 
 
 def client_ports(process: int, port: int) -> set[int]:
-    """Return the ports of the clients whose connections a process holds.
-
-    Args:
-        process: Process id of a node.
-        port: Port of the server.
-    """
+    """Return the ports of the clients whose connections to the server at `port` a node, by process id, holds."""
     held = set()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         try:
@@ -165,13 +152,10 @@ def _connections(port: int) -> Iterator[tuple[int, str]]:
 
 
 def kill_node(process: int, port: int, about: Callable[[set[int]], None]) -> None:
-    """Kill a node, after saying which connections it may hold.
+    """Kill a node, by process id, after telling `about` the clients' ports of connections that it may hold.
 
-    Args:
-        process: Process id of the node.
-        port: Port of the server.
-        about: Called with the clients' ports of these connections. They include all connections that no node has
-            accepted yet. The node is stopped meanwhile, so it accepts no connection more.
+    They include all connections that no node has accepted yet. The node is stopped meanwhile, so that it accepts no
+    more.
     """
     os.kill(process, signal.SIGSTOP)
     while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T":

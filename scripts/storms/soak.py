@@ -49,17 +49,11 @@ _KEPT_VERSIONS = 3
 
 @dataclass(slots=True)
 class Period:
-    """What happened between two kills.
+    """What happened between two kills; `ended` is in seconds since the start.
 
-    Attributes:
-        ended: Seconds since the start.
-        answered: Number of valid requests answered.
-        refused: Number of malformed requests refused.
-        lost: Number of requests lost in a killed process.
-        failures: Number of failures.
-        latencies: Seconds that each valid request took.
-        parent_mb: Resident memory of the parent, each second.
-        nodes_mb: Resident memory of the nodes together, each second in which all of them were there.
+    `answered` counts valid requests answered, `refused` malformed ones refused, and `lost` requests lost in a killed
+    process. `latencies` are the seconds that each valid request took. Memory is resident, in MB, once a second: that of
+    the parent, and that of the nodes together while all of them were there.
     """
 
     ended: float = 0.0
@@ -73,20 +67,10 @@ class Period:
 
 
 class Soak:
-    """A server under load, whose versions and processes are replaced.
+    """A server under load for `secs`, whose versions and processes are replaced.
 
-    Args:
-        export: Directory of the export.
-        instances: Instances to predict.
-        versions: Directory for the versions; made anew.
-        secs: How long.
-
-    Attributes:
-        kills: Number of processes that were killed.
-        swaps: Number of versions that were put in place.
-        sent_again: Number of requests that were sent again, as `scripts.storms.load` says.
-        periods: What happened, by time.
-        problems: What did not hold, each in a sentence.
+    `instances` are predicted with the export in `export`. The directory `versions` is made anew. `sent_again` is as in
+    `scripts.storms.load`, and `problems` has a sentence for everything that did not hold.
     """
 
     def __init__(self, export: Path, instances: Sequence[dict[str, Any]], versions: Path, secs: float) -> None:

@@ -26,15 +26,11 @@ _TRAINS = ("chief", "worker")
 
 @dataclass(slots=True)
 class Kill:
-    """One that has landed.
+    """A kill that reached a process, and how long recovery took.
 
-    Attributes:
-        name: Of the process.
-        at: When.
-        together: Whether those that train are started again together.
-        alone: Whether no other kill came until all was well again.
-        step_secs: How long until a step that the job could not have taken without what came of the kill.
-        back_secs: How long until the process itself was at work again.
+    `together` says whether all processes that train are restarted together, and `alone` whether no other kill came
+    before recovery. `step_secs` is the time to the first step that could not come without recovery, and `back_secs` the
+    time until the killed process worked again; None until then.
     """
 
     name: str
@@ -103,14 +99,9 @@ def table(kills: Sequence[Kill]) -> str:
 
 
 def verdicts(kills: Sequence[Kill], most: Mapping[str, float]) -> list[Verdict]:
-    """By role, whether the worst of the kills that came alone was followed by a step in time.
+    """Return, by role, whether the step after each kill that came alone was in time; `most` is `SERVED` or `TOGETHER`.
 
-    Where a second process died before all was well again, the step waited for that one, too: this is counted, not
-    judged.
-
-    Args:
-        kills: That have landed.
-        most: `SERVED` or `TOGETHER`.
+    Where a second process died before recovery, the step waited for that one, too: this is counted, not judged.
     """
     return [_verdict([kill for kill in kills if kill.role == role], role, limit) for role, limit in most.items()]
 
