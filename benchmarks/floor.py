@@ -38,12 +38,7 @@ _LARGE = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One kind of work in a step.
-
-    Attributes:
-        amount: What it is, in words.
-        seconds: What it takes alone.
-    """
+    """One kind of work in a step: its amount in words, and the seconds that it takes alone."""
 
     what: str
     amount: str

@@ -73,12 +73,8 @@ BATCH_OF_PREDICT = {1: 1.0, 2: 1.8}
 class Server:
     """A server to measure.
 
-    Attributes:
-        name: Name in the tables.
-        environment: Which of `.bench/` it runs in; None is the interpreter of this process.
-        path: Where it takes predictions.
-        tensors: Whether it takes the Open Inference Protocol's tensors instead of TensorFlow Serving's instances.
-        variables: Environment variables.
+    `environment` is a folder of `.bench/`, or None for the interpreter of this process. `path` is where it takes
+    predictions: with `tensors`, those of the Open Inference Protocol instead of TensorFlow Serving's instances.
     """
 
     name: str
@@ -221,10 +217,9 @@ def answers(server: Server, port: int) -> bool:
 
 
 def wrk(url: str, body: str, connections: int, secs: int, folder: str) -> dict[str, float]:
-    """Requests per second, and milliseconds at the 50th and the 99th percentile, under as much load as wrk makes.
+    """Return requests per second, and milliseconds at the 50th and 99th percentile, under as much load as wrk makes.
 
-    Raises:
-        SideError: An answer was an error.
+    Raise a SideError if an answer was an error.
     """
     script = Path(folder) / "request.lua"
     script.write_text(

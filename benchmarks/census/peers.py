@@ -57,10 +57,5 @@ def steps_of(key: str, *, batch: int, quick: bool) -> tuple[int, int]:
 
 
 def present(names: Iterable[str], *, install: bool) -> dict[str, Side]:
-    """The peers that can run; of the others a line says why they are left out.
-
-    Args:
-        names: Keys of `PEERS`.
-        install: Whether an environment that is missing is made.
-    """
+    """Return the sides of `PEERS` with these names that can run; `install` and what is left out are as in `ready`."""
     return ready({name: PEERS[name] for name in names}, install=install)

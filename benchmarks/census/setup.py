@@ -27,13 +27,10 @@ def check_data(parser: ArgumentParser, folder: Path, files: Sequence[str] = (TRA
 class Setup:
     """How to measure.
 
-    Attributes:
-        data: Folder with adult.data.csv and adult.test.csv.
-        rounds: How often every side runs.
-        quick: Whether so little is run that the numbers mean nothing.
-        compile: Our `RunConfig.compile` of whole commands: auto, yes or no.
-        peers: Those that take part, by key.
-        threads: Threads of every side; None is each one's own choice.
+    `data` is a folder with adult.data.csv and adult.test.csv. `rounds` is how often every side runs. With `quick`, so
+    little is run that the numbers mean nothing. `compile`, auto, yes or no, is our `RunConfig.compile` of whole
+    commands. `peers` are those that take part, by key. `threads` are those of every side; None is each one's own
+    choice.
     """
 
     data: Path

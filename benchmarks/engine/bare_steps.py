@@ -17,13 +17,9 @@ from torch_estimator.train.threads import threads_for
 
 
 class BareSteps:
-    """Takes the steps of a run with nothing around them.
+    """Takes the steps of a run with nothing around them, fed with the run's first batches.
 
-    Args:
-        batches: How many of the run's first batches are kept to feed them.
-
-    Attributes:
-        ready: Whether the run has been recorded.
+    `batches` is how many of these are kept; it is `ready` when they have been recorded.
     """
 
     def __init__(self, batches: int) -> None:

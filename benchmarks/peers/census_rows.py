@@ -65,10 +65,9 @@ DEEP_INPUTS = DENSE_INPUTS + EMBEDDING_SIZE * len(HASH_BUCKETS)
 class CensusRows:
     """Rows in the order of the file.
 
-    Attributes:
-        ids: By column, those of `WIDE`, `INDICATORS` and `HASH_BUCKETS`: int64 ``[rows]``, each from 0.
-        numbers: float32 ``[rows, 5]`` in the order of `NUMBERS`; gains and losses are log(1 + x).
-        labels: float32 ``[rows]``, 1 above 50K.
+    `ids` has, by column of `WIDE`, `INDICATORS` and `HASH_BUCKETS`, int64 ``[rows]``, each from 0. `numbers` are
+    float32 ``[rows, 5]`` in the order of `NUMBERS`; gains and losses are log(1 + x). `labels` are float32 ``[rows]``, 1
+    above 50K.
     """
 
     ids: dict[str, Ids]
@@ -99,11 +98,7 @@ class CensusRows:
 
 
 def read(file: str | Path) -> CensusRows:
-    """Reads and encodes a census CSV file without a header.
-
-    Raises:
-        ValueError: The file is not of the census.
-    """
+    """Read and encode a census CSV file without a header; raise a ValueError if it is not of the census."""
     with Path(file).open(newline="") as lines:
         table = dict(zip(columns.CSV_COLUMNS, zip(*filter(None, csv.reader(lines)), strict=True), strict=True))
     ids = {name: _vocabulary_ids(name, table[name], values) for name, values in columns.VOCABULARIES.items()}

@@ -15,12 +15,7 @@ from examples.census.trainer.input import read_csv
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Rows of a census file.
-
-    Attributes:
-        features: Columns by name, the unused ones left out.
-        rich: Whether the income is above 50K.
-    """
+    """Rows of a census file: columns by name, without the unused ones, and whether the income is above 50K."""
 
     features: dict[str, np.ndarray]
     rich: np.ndarray

@@ -68,13 +68,7 @@ class Deep(nn.Module):
 
 
 class Training:
-    """The model, its state, and its step.
-
-    Args:
-        rows: All of the training rows.
-        batch: How many make a step.
-        steps_per_call: How many steps are one graph.
-    """
+    """The model, its state, and its step of `batch` training rows; `steps_per_call` steps are one graph."""
 
     def __init__(self, rows: Rows, *, batch: int, steps_per_call: int) -> None:
         self.wide, self.deep = Ftrl(census_rows.WIDE_ROWS), Deep()

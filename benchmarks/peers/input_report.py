@@ -24,13 +24,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def report(peer: str, version: str, batches: Iterable[int], rows: int | None) -> None:
-    """Goes through batches and prints how fast they came; the clock starts with the first one asked for.
+    """Go through batches and print how fast they came; the clock starts with the first one asked for.
 
-    Args:
-        peer: Name in the tables.
-        version: Of the peer's library.
-        batches: Yields the number of rows of each batch.
-        rows: When to end.
+    `batches` yields the number of rows of each batch, and `rows` is where to end.
     """
     taken = seen = 0
     wall, cpu = time.perf_counter(), time.process_time()

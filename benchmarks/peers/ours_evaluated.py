@@ -65,11 +65,9 @@ class StepClock(te.Hook):
 
 
 def longest(ends: Mapping[int, float], every: int) -> dict[str, float | None]:
-    """The longest step of those before which a checkpoint was saved, and of the others, in milliseconds.
+    """Return the longest step of those before which a checkpoint was saved, and of the others, in milliseconds.
 
-    Args:
-        ends: When each step ended, in seconds.
-        every: After how many steps each a checkpoint was saved.
+    `ends` has the end of each step in seconds; a checkpoint was saved after every `every` steps.
     """
     took = {step: ends[step] - ends[step - 1] for step in ends if step - 1 in ends}
     saving = [secs * 1e3 for step, secs in took.items() if (step - 1) % every == 0]

@@ -42,11 +42,9 @@ def peak_mb() -> float:
 
 
 class Pace:
-    """Steps per second after a warm-up, and when the first step ended.
+    """Steps per second after a warm-up of `warmup` steps, and when the first step ended.
 
-    Args:
-        warmup: Steps that are left out.
-        synchronise: Called before the clock is read; for engines that return before a step has ended.
+    `synchronise` is called before the clock is read, for engines that return before a step has ended.
     """
 
     def __init__(self, warmup: int, synchronise: Callable[[], object] = lambda: None) -> None:
@@ -83,19 +81,10 @@ class Pace:
 class Report:
     """What a peer measured; None where it was not asked for.
 
-    Attributes:
-        peer: Name in the tables.
-        version: Of the peer's library.
-        steps_per_s: In the steady state.
-        examples_per_s: In the steady state.
-        first_step_s: From the start of the process to the end of the first optimizer step.
-        total_s: From the start of the process until everything was done.
-        peak_mb: The most memory resident.
-        auc: On the test file.
-        average_loss: On the test file, mean over rows.
-        accuracy: On the test file.
-        eval_examples_per_s: Of evaluation alone.
-        predict_examples_per_s: Of prediction in batches alone.
+    `steps_per_s` and `examples_per_s` are those of training in the steady state; the rates of evaluation and prediction
+    are of these alone. `first_step_s` is from the start of the process to the end of the first optimizer step, and
+    `total_s` until everything was done. `peak_mb` is the most memory resident. Metrics are of the test file, and
+    `average_loss` is the mean over rows.
     """
 
     peer: str

@@ -17,11 +17,7 @@ _TYPES = {"DT_STRING": object, "DT_FLOAT": np.float32, "DT_INT64": np.int64}
 
 
 class HandwrittenModel:
-    """An export, run on lists of instances.
-
-    Args:
-        directory: The export.
-    """
+    """The export of a directory, run on lists of instances."""
 
     def __init__(self, directory: str) -> None:
         signature = json.loads(Path(directory, "signatures.json").read_text())["signatures"]["serving_default"]

@@ -26,15 +26,9 @@ def run_cluster(
     evaluator: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Runs a side's script, which takes ``--cluster``, once for each task; gives what the chief's last line says.
+    """Run a side's script, which takes ``--cluster``, once for each task; return what the chief's last line says.
 
-    Args:
-        side: Whose script.
-        arguments: Of every process.
-        workers: How many beside the chief.
-        servers: How many parameter servers.
-        evaluator: Whether there is one.
-        variables: Of the environment.
+    The arguments are those of every process, and `variables` their environment. `workers` does not count the chief.
     """
     tasks = [("chief", 0), *(("worker", n) for n in range(workers)), *(("ps", n) for n in range(servers))]
     cluster: dict[str, list[str]] = {}

@@ -24,14 +24,10 @@ _STYLE = """
 
 
 def picture(parts: Iterable[str], width: int, height: int, description: str, *, font_px: float) -> str:
-    """Return an SVG file, readable in dark and light.
+    """Return an SVG file that holds the elements `parts`, readable in dark and light.
 
-    Args:
-        parts: The elements in it.
-        width: Units from left to right.
-        height: Units from top to bottom.
-        description: What the picture shows, for those who cannot see it.
-        font_px: Size of its texts.
+    Width and height are in units of the elements. `description` says what the picture shows, for those who cannot see
+    it.
 
     >>> "a &lt; b" in picture(["<g/>"], 10, 10, "a < b", font_px=13)
     True

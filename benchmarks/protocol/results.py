@@ -27,13 +27,7 @@ _versions: dict[str, str] = {}
 
 
 def show(name: str, title: str, table: Table) -> None:
-    """Print a table under its title, and keep it for `save`.
-
-    Args:
-        name: Name of the table in the file; a run with ``--save`` replaces the table of this name.
-        title: What the table is of.
-        table: The table.
-    """
+    """Print a table under its title, and keep it for `save`, which replaces the table of this name in the file."""
     print(f"\n{title}\n\n{table}", flush=True)
     keep(name, title, table)
 
@@ -48,11 +42,7 @@ def keep(name: str, title: str, table: Table) -> None:
 
 
 def show_machine(versions: Mapping[str, str] | None = None) -> None:
-    """Print the line that says where and when the tables were measured.
-
-    Args:
-        versions: Versions of the libraries that were compared, by name.
-    """
+    """Print where and when the tables were measured, and the versions of the libraries, by name."""
     _versions.update(versions_of(versions))
     print(f"\n{machine_line(versions)}\n")
 

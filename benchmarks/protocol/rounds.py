@@ -15,12 +15,7 @@ Result = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Measured:
-    """What every side reported, round by round.
-
-    Attributes:
-        results: By name of the side, one a round.
-        failures: By name of the side, why it was given up.
-    """
+    """What every side reported, round by round, and why sides were given up, by name of the side."""
 
     results: dict[str, list[Result]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -51,12 +46,9 @@ class Measured:
 
 
 def alternate(sides: Mapping[str, Callable[[], Result]], rounds: int, progress: str = "") -> Measured:
-    """Measures every side once a round; a side that fails is told of, given up and left out.
+    """Measure every side once a round; a side that fails is named on standard error, and left out from then on.
 
-    Args:
-        sides: By name, what runs a side once.
-        rounds: How often.
-        progress: What is being measured, told on standard error before every run.
+    `sides` has, by name, what runs a side once. Each run is announced on standard error, after the text `progress`.
     """
     measured = Measured()
     for number in range(1, rounds + 1):

@@ -27,12 +27,9 @@ class SideError(Exception):
 class Side:
     """A script of `benchmarks/peers`, and what it runs in.
 
-    Args:
-        name: Name in the tables.
-        script: Module below `benchmarks.peers`, such as `tensorflow_census`.
-        environment: Which of `.bench/` it runs in; None is the interpreter of this process.
-        arguments: What the script is always given, before what `run` gives it.
-        root: The checkout that holds the script.
+    Tables show `name`. `script` is a module below `benchmarks.peers`, such as `tensorflow_census`, in the checkout
+    `root`. `environment` is a folder of `.bench/`, or None for the interpreter of this process. `arguments` come before
+    those of `run`.
     """
 
     name: str
@@ -63,10 +60,9 @@ class Side:
     def run(
         self, arguments: Sequence[object], *, variables: Mapping[str, str] | None = None, timeout: float = 900.0
     ) -> dict[str, Any]:
-        """Runs the script and gives what its last line says, and as `wall_s` the seconds from its start to its end.
+        """Run the script; return what its last line says, and as `wall_s` the seconds from its start to its end.
 
-        Raises:
-            SideError: It failed, took longer than `timeout` seconds, or its last line is not JSON.
+        Raise a SideError if it fails, takes longer than `timeout` seconds, or its last line is not JSON.
         """
         command = self.command(arguments)
         shown = f"{self.name} ({' '.join(command[1:])})"
@@ -106,12 +102,10 @@ def _written(file: IO[str]) -> str:
 
 
 def ready(sides: Mapping[str, Side], *, install: bool) -> dict[str, Side]:
-    """The sides that can run; of the others a line says why they are left out.
+    """Return the sides that can run; print why each of the others is left out.
 
-    Args:
-        sides: By name.
-        install: Whether an environment that is missing is made; where that fails, the benchmark ends, because it would
-            say nothing of what was to be measured.
+    With `install`, a missing environment is made. If that fails, the benchmark ends, because it would say nothing of
+    what was to be measured.
     """
     found = {}
     for name, side in sides.items():

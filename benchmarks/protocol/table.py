@@ -6,12 +6,7 @@ from collections.abc import Sequence
 
 
 class Table(str):
-    """Lines of aligned columns as text, which also has the columns and rows that it was made of.
-
-    Attributes:
-        columns: Names of the columns.
-        rows: The cells, as they were given.
-    """
+    """Lines of aligned columns as text, which also has the columns' names and the rows' cells, as they were given."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]

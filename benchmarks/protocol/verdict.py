@@ -12,12 +12,8 @@ from benchmarks.protocol.table import number
 class Verdict:
     """One promise and what was measured.
 
-    Attributes:
-        what: What was measured, with the unit where it has one.
-        value: None where it could not be measured.
-        limit: What was promised.
-        upper: Whether `limit` is the most, not the least.
-        digits: Places after the point; None for three significant figures.
+    `what` was measured, with the unit if it has one; `value` is None if it could not be. `upper` says whether `limit`
+    is the most, not the least. `digits` are places after the point; None for three significant figures.
     """
 
     what: str
