@@ -153,6 +153,92 @@ def test_a_number_that_changes_in_the_middle_ends_the_training_before_a_checkpoi
     np.testing.assert_allclose(variables(again)["weight"], 1 / 3, rtol=1e-3)
 
 
+@pytest.mark.runs_in_python
+@pytest.mark.parametrize("save_steps", [1000, 60])
+def test_a_number_that_changes_at_the_end_is_noticed_at_the_last_checkpoint(tmp_path: Path, save_steps: int) -> None:
+    file = tmp_path / "scale.txt"
+    file.write_text("1.0")
+
+    class Change(te.Hook):
+        every_n_steps = 5
+
+        def after_step(self, context: te.RunContext) -> None:
+            if context.global_step > 20:
+                file.write_text("3.0")
+
+    job = estimator(tmp_path / "model", Scaled(file), True, save_checkpoints_steps=save_steps)
+    with pytest.raises(te.errors.CompiledStepError, match=r"Start again to go on in Python from .*model\.ckpt-0\.$"):
+        job.train(data, max_steps=60, hooks=[Change()])
+    assert te.latest_checkpoint(str(tmp_path / "model")) == str(tmp_path / "model" / "model.ckpt-0")
+
+
+@pytest.mark.runs_in_python
+def test_a_training_goes_back_to_the_last_checkpoint_before_which_steps_were_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "scale.txt"
+    file.write_text("1.0")
+    checks = []
+    check = compiled_runner.CompiledRunner.check
+
+    def at_some(self: Any, *, always: bool = False) -> Any:
+        # Compared at the checkpoints of the steps 20 and 80, and nowhere between.
+        checks.append(len(checks))
+        return check(self, always=len(checks) in (3, 9))
+
+    monkeypatch.setattr(compiled_runner, "CHECK_EVERY_SECS", 3600.0)
+    monkeypatch.setattr(compiled_runner, "_SHARE_OF_CHECKS", 1e-6)
+    monkeypatch.setattr(compiled_runner.CompiledRunner, "check", at_some)
+
+    class Change(te.Hook):
+        every_n_steps = 5
+
+        def after_step(self, context: te.RunContext) -> None:
+            if context.global_step > 20:
+                file.write_text("3.0")
+
+    settings = {"save_checkpoints_steps": 10, "keep_checkpoint_max": 2}
+    job = estimator(tmp_path / "model", Scaled(file), True, **settings)
+    with pytest.raises(te.errors.CompiledStepError, match=r"^Global step 80 is not saved, .*from .*model\.ckpt-20\.$"):
+        job.train(data, max_steps=100, hooks=[Change()])
+    again = estimator(tmp_path / "model", Scaled(file), True, **settings).train(data, max_steps=200)
+    np.testing.assert_allclose(variables(again)["weight"], 1 / 3, rtol=1e-3)
+
+
+class Decayed(te.optim.Adam):
+    """Adam with a weight decay that it reads from a file."""
+
+    file = ""
+
+    @staticmethod
+    def update(param: Tensor, grad: Tensor, state: Any, group: Any) -> None:
+        te.optim.Adam.update(param, grad, state, group)
+        param.mul_(1 - group["lr"] * float(Path(Decayed.file).read_text()))
+
+
+@pytest.mark.runs_in_python
+def test_an_element_whose_sign_is_rounding_hides_no_difference_in_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    file = tmp_path / "decay.txt"
+    monkeypatch.setattr(Decayed, "file", str(file))
+    x, y = rows()
+    x = np.concatenate([x, np.zeros((len(x), 1), np.float32)], axis=1)
+
+    def unused() -> te.data.Dataset:
+        return te.data.Dataset.from_arrays(x, y[:, None]).batch(16).repeat()
+
+    ends = []
+    for decay, compile in ((0.0, True), (1.0, True), (1.0, False)):
+        file.write_text(str(decay))
+        torch.manual_seed(0)
+        job = estimator(tmp_path / f"{decay} {compile}", nn.Linear(4, 1), compile, optimizer=Decayed(lr=0.001))
+        ends.append(variables(job.train(unused, steps=100))["weight"])
+    np.testing.assert_allclose(ends[1], ends[2], rtol=1e-3, atol=1e-5)
+    assert "is dropped, because" in caplog.text
+
+
 def off_by(change: Callable[[list[Tensor], np.ndarray], None]) -> Callable[..., Any]:
     """Return `CompiledStep.take` with a fault: `change` gets the tensors of the step and the losses."""
     take = CompiledStep.take

@@ -32,7 +32,7 @@ class Run:
             self, context=RunContext(global_step=start), last_step=last_step, hooks=[hook]
         )
 
-    def save(self, step: int, *, wait: bool) -> None:
+    def save(self, step: int, *, wait: bool, is_last: bool = False) -> None:
         self.saved.append(step)
         self.waited.append(wait)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -79,6 +80,8 @@ class CheckpointWriter:
         self._shards = 1
         entries = self._make_model_dir()
         self._index = read_index(self._model_dir)
+        # The checkpoint to which `go_back` returns, which is kept until then.
+        self.trusted = self._index.latest if self._index is not None else None
         self._remove_leftovers(entries)
 
     def prepare(self, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -144,6 +147,20 @@ class CheckpointWriter:
             raise CheckpointError(
                 f"checkpoint {path} cannot be amended: {files.reason(error)}; make room or permit writing."
             ) from error
+
+    def go_back(self) -> str | None:
+        """Make the `trusted` checkpoint the latest one, and return its path; None if there is none.
+
+        Later checkpoints stay, and the index does not name them any more.
+        """
+        self.wait()
+        index, trusted = self._index, self.trusted
+        if index is None or trusted is None:
+            return None
+        kept = index.saved[: index.names.index(trusted) + 1]
+        self._index = dataclasses.replace(index, latest=trusted, saved=kept)
+        write_index(self._model_dir, self._index)
+        return files.join(self._model_dir, trusted)
 
     def wait(self) -> None:
         """Wait until the running save, if any, has ended.
@@ -273,10 +290,10 @@ class CheckpointWriter:
         last = before.last_preserved_timestamp if before else None
         last = saved.timestamp if last is None else last
         retained = self._policy.apply([*others, saved], last_preserved_timestamp=last)
-        held = held_checkpoint(self._model_dir) if retained.dropped else None
+        held = (held_checkpoint(self._model_dir), self.trusted) if retained.dropped else ()
         index = CheckpointIndex(
             latest=saved.name,
-            saved=(*(dropped for dropped in retained.dropped if dropped.name == held), *retained.kept),
+            saved=(*(dropped for dropped in retained.dropped if dropped.name in held), *retained.kept),
             last_preserved_timestamp=retained.last_preserved_timestamp,
         )
         return index, [name for name in (before.names if before else []) if name not in index.names]

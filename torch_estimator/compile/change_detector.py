@@ -16,11 +16,14 @@ What neither sees, such as a global, is noticed when the compiled step is compar
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -30,7 +33,10 @@ from torch_estimator.train.step import TrainStep
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _CONTAINERS = frozenset({list, tuple, set})
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-_MAX_DEPTH = 2
+_MAX_DEPTH = 4
+# Beyond so many values, further ones of containers and objects are not looked at.
+_MOST_VALUES = 20_000
+_MOST_BYTES = 2**20
 
 
 class ChangeDetector:
@@ -125,10 +131,20 @@ class ModelSnapshot:
             self._seen += map(id, value.param_groups)
             self._held += value.param_groups
             self._visit(value.state, depth)
+            if not kind.__module__.startswith(("torch.", "torch_estimator.")):
+                self._seen += (one for name, one in vars(value).items() if type(one) in _PLAIN)
+            return
+        if isinstance(value, np.ndarray):
+            if value.nbytes <= _MOST_BYTES and value.dtype != object:
+                self._seen += (value.shape, value.dtype.str, zlib.crc32(value.tobytes()))
+            return
+        if isinstance(value, FunctionType):
+            for one in _bound_values(value):
+                self._visit(one, depth + 1)
             return
         # Count the depth from the nearest module, because modules may be nested to any depth.
         depth = 0 if isinstance(value, nn.Module) else depth + 1
-        if depth > _MAX_DEPTH or isinstance(value, _OPAQUE):
+        if depth > _MAX_DEPTH or len(self._seen) > _MOST_VALUES or isinstance(value, _OPAQUE):
             return
         if isinstance(value, dict):
             for key, one in value.items():
@@ -137,8 +153,13 @@ class ModelSnapshot:
         elif kind in _CONTAINERS:
             for one in value:
                 self._visit(one, depth)
+        elif isinstance(value, partial):
+            for one in (value.func, value.args, value.keywords, *_bound_values(value.func)):
+                self._visit(one, depth)
         else:
-            for name, one in getattr(value, "__dict__", {}).items():
+            slots = (name for one in kind.__mro__ for name in vars(one).get("__slots__", ()) if name[:2] != "__")
+            own = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+            for name, one in (own | getattr(value, "__dict__", {})).items():
                 self._seen.append(name)
                 self._visit(one, depth)
 

@@ -34,7 +34,7 @@ from torch_estimator.errors import CompiledStepError
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
-from torch_estimator.train.runner import StepRunner
+from torch_estimator.train.runner import Comparison, StepRunner
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads, threads_for
 
@@ -424,25 +424,26 @@ class CompiledRunner(StepRunner):
         compiler.refuse(layout, state.threads)
         if state.steps:
             raise CompiledStepError(
-                f"The compiled training step does not compute what Python computes (any more): {proof.difference}. "
-                "Start again to go on in Python from the last checkpoint."
+                f"The compiled training step does not compute what Python computes (any more): {proof.difference}."
             )
         self._give_up(proof.difference)
 
-    def check(self) -> str | None:
-        """Compare the compiled steps with Python again, each on a late batch, unless that was done a moment ago.
-
-        Return what differs, in words that fit after "because"; None if nothing does.
-        """
+    def check(self, *, always: bool = False) -> Comparison:
+        """Compare the compiled steps with Python again, each on a late batch."""
+        complete = True
         for state in list(self._layouts.values()):
-            if state.is_proven and state.example is not None and time.monotonic() >= state.check_at:
-                block, batches = state.example
-                difference = self._prove(state, block, batches, 0, keeps=False).difference
-                if difference is not None:
-                    if self._compiler is not None and block.layout is not None:
-                        self._compiler.refuse(block.layout, state.threads)
-                    return difference
-        return None
+            if not state.is_proven or state.example is None:
+                continue
+            if not always and time.monotonic() < state.check_at:
+                complete = False
+                continue
+            block, batches = state.example
+            difference = self._prove(state, block, batches, 0, keeps=False).difference
+            if difference is not None:
+                if self._compiler is not None and block.layout is not None:
+                    self._compiler.refuse(block.layout, state.threads)
+                return Comparison(difference)
+        return Comparison(complete=complete)
 
     def _take_compiled(
         self, compiled: CompiledStep, block: BatchBlock, batches: Batches, start: int, context: RunContext

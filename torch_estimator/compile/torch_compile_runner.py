@@ -26,7 +26,7 @@ from torch_estimator.hooks.hook import RunContext
 from torch_estimator.optim.companions import companions_of, with_companions
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
-from torch_estimator.train.runner import StepRunner
+from torch_estimator.train.runner import Comparison, StepRunner
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads
 
@@ -176,15 +176,14 @@ class TorchCompileRunner(StepRunner):
         self._check_at = time.monotonic() + CHECK_EVERY_SECS
         return prove(self._step, [one for one in tensors if isinstance(one[1], Tensor)], inputs, run, keeps=keeps)
 
-    def check(self) -> str | None:
-        """Compare the compiled steps with Python again, each on the batch that it was compared on before.
-
-        Return what differs, in words that fit after "because"; None if nothing does, or after less than ten seconds.
-        """
-        if time.monotonic() < self._check_at or self._has_given_up:
-            return None
+    def check(self, *, always: bool = False) -> Comparison:
+        """Compare the compiled steps with Python again, each on the batch that it was compared on before."""
+        if self._has_given_up or not self._examples:
+            return Comparison()
+        if not always and time.monotonic() < self._check_at:
+            return Comparison(complete=False)
         differences = (self._compare(inputs, keeps=False).difference for inputs in self._examples.values())
-        return next(filter(None, differences), None)
+        return Comparison(next(filter(None, differences), None))
 
     def _mark_static(self) -> None:
         """Tell torch that what a step writes to keeps its place in memory; otherwise it takes no CUDA graph."""

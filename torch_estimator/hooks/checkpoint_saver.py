@@ -24,14 +24,14 @@ States = dict[str, list[dict[str, Any] | None]]
 class Saver(Protocol):
     """Protocol of the object that saves the state of a training when `CheckpointSaverHook` calls it."""
 
-    def save(self, step: int, *, wait: bool) -> None:
+    def save(self, step: int, *, wait: bool, is_last: bool = False) -> None:
         """Save the training state of a global step; if ``wait`` is True, wait until the checkpoint is complete.
 
         Raise `NotFinite` if a trained variable is NaN or infinite.
         """
 
     def amend(self, step: int) -> None:
-        """Update the hooks' states in the checkpoint of ``step``, if the states have changed since the save."""
+        """After the last step, which is saved already, update the hooks' states in its checkpoint if they changed."""
 
     def refresh(self, context: RunContext) -> None:
         """Fetch the model, the optimizer state and the global step, if other processes hold them."""
@@ -90,13 +90,13 @@ class CheckpointSaverHook(Hook):
                 self._saved_step,
             )
         elif context.global_step != self._saved_step:
-            self.save(context)
+            self.save(context, is_last=True)
         else:
             self._saver.amend(context.global_step)
         for listener in self._listeners:
             listener.end(context.global_step)
 
-    def save(self, context: RunContext) -> None:
+    def save(self, context: RunContext, *, is_last: bool = False) -> None:
         """Save a checkpoint between two steps, unless the current step is saved already, and call the listeners.
 
         If a trained variable is NaN or infinite, raise `NanLossDuringTrainingError` or, if ``context.fail_on_nan_loss``
@@ -109,7 +109,8 @@ class CheckpointSaverHook(Hook):
         if step != self._saved_step:
             logger.info("Saving checkpoints for %d into %s.", step, self._model_dir)
             try:
-                self._saver.save(step, wait=any(listener.reads_checkpoint for listener in self._listeners))
+                wait = any(listener.reads_checkpoint for listener in self._listeners)
+                self._saver.save(step, wait=wait, is_last=is_last)
             except NotFinite as found:
                 end_for_variable(context, found)
                 return

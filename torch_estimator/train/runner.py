@@ -7,6 +7,7 @@ The training loop and the strategies know only the interface `StepRunner`. `Eage
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -78,12 +79,9 @@ class StepRunner:
         """
         return False
 
-    def check(self) -> str | None:
-        """Compare compiled steps with Python again, unless that was done in the last seconds.
-
-        Return what differs, as a text that fits after "because"; None if nothing does.
-        """
-        return None
+    def check(self, *, always: bool = False) -> Comparison:
+        """Compare compiled steps with Python again; without `always`, not if that was done in the last seconds."""
+        return Comparison()
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
         """Return a function that takes the index of a batch in ``batches``, trains on the batch, and returns its loss.
@@ -91,6 +89,17 @@ class StepRunner:
         Return None if `take` has to be used instead.
         """
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What compiled steps compute otherwise than Python, as a text that fits after "because"; None if nothing.
+
+    It is not `complete` if some step was not compared.
+    """
+
+    difference: str | None = None
+    complete: bool = True
 
 
 class MakeRunner(Protocol):

@@ -18,6 +18,7 @@ from torch_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
 from torch_estimator.strategy import CheckpointContent, Session
+from torch_estimator.train.runner import Comparison
 
 if TYPE_CHECKING:
     from torch_estimator.train.training import Training
@@ -49,35 +50,50 @@ class TrainingSaver:
         """Fetch the model, the optimizer state and the global step, if other processes hold them."""
         self._session.refresh(context)
 
-    def save(self, step: int, *, wait: bool) -> None:
+    def save(self, step: int, *, wait: bool, is_last: bool = False) -> None:
         """Save the current state as the checkpoint of a global step; with `wait`, return only when it can be read.
 
         Raise `NotFinite` if a trained variable is NaN or infinite, and `CompiledStepError` if a compiled step computes
         something else than Python.
         """
         check_finite(self._training.trained_variables())
-        if difference := self._training.difference_of_compiled_steps():
-            self.writer.wait()
-            saved = latest_checkpoint(self._training.model_dir)
-            raise CompiledStepError(
-                f"Global step {step} is not saved, because the compiled training step does not compute what Python "
-                f"computes (any more): {difference}. Start again to go on in Python "
-                + (f"from {saved}." if saved is not None else "from the beginning: nothing was saved yet.")
-            )
+        always = is_last or self.writer.trusted is None
+        compared = self._compare(f"Global step {step} is not saved, because the", always=always)
         content = self._session.snapshot(lambda: self.writer.reserve(step))
         self._training.saved_state = {**content.state, _HOOKS: self._training.hook_states()}
-        self.writer.save(
+        path = self.writer.save(
             step,
             _own(content.variables),
             _own(content.slots),
             self._training.saved_state,
             shards=content.shards,
         )
+        if compared.complete:
+            self.writer.trusted = files.basename(path)
         if wait:
             self.writer.wait()
 
+    def gone_back(self, error: CompiledStepError) -> CompiledStepError:
+        """Make the last checkpoint before which compiled steps were compared the latest; return the error with it."""
+        saved = self.writer.go_back()
+        place = f"from {saved}" if saved is not None else "from the beginning"
+        return CompiledStepError(f"{error} Start again to go on in Python {place}.")
+
+    def _compare(self, begin: str, *, always: bool) -> Comparison:
+        compared = self._training.compare_compiled_steps(always=always)
+        if compared.difference is not None:
+            raise CompiledStepError(
+                f"{begin} compiled training step does not compute what Python computes (any more): "
+                f"{compared.difference}."
+            )
+        return compared
+
     def amend(self, step: int) -> None:
-        """Update the hooks' states in the checkpoint of ``step``, if the states have changed since the save."""
+        """After the last step, which is saved already, update the hooks' states in its checkpoint if they changed.
+
+        Raise `CompiledStepError` as `save` does.
+        """
+        self._compare("The", always=True)
         states = self._training.hook_states()
         if states != self._training.saved_state.get(_HOOKS, {}):
             self._training.saved_state = {**self._training.saved_state, _HOOKS: states}

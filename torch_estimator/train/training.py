@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cluster.task import Task
 from torch_estimator.data.stream import StateMismatch
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import CompiledStepError, InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
@@ -43,7 +43,7 @@ from torch_estimator.train.optimizers import NUMBERS, OptimizerNumbers, Schedule
 from torch_estimator.train.preemption import ending_on_signals, stop_signal
 from torch_estimator.train.progress import ProgressBar, ProgressHook
 from torch_estimator.train.random_state import random_state, set_random_state
-from torch_estimator.train.runner import MakeRunner, StepRunner
+from torch_estimator.train.runner import Comparison, MakeRunner, StepRunner
 from torch_estimator.train.saving import TrainingSaver
 from torch_estimator.train.step import TrainStep
 
@@ -240,7 +240,7 @@ class Training:
                 *self._log_hooks(bar),
                 *(hook for hook in self.hooks if hook.after_saving),
             ]
-            with session.steps(self, context) as steps:
+            with session.steps(self, context) as steps, self._going_back():
                 result = run_training(
                     steps, context=context, last_step=self.last_step, hooks=all_hooks, look=self._look_for_not_finite
                 )
@@ -284,9 +284,11 @@ class Training:
         self._runners.add(runner)
         return runner
 
-    def difference_of_compiled_steps(self) -> str | None:
-        """Return what a compiled step of this process computes otherwise than Python; see `StepRunner.check`."""
-        return next(filter(None, (runner.check() for runner in self._runners)), None)
+    def compare_compiled_steps(self, *, always: bool) -> Comparison:
+        """Compare the compiled steps of this process with Python; see `StepRunner.check`."""
+        made = [runner.check(always=always) for runner in self._runners]
+        differences = filter(None, (one.difference for one in made))
+        return Comparison(next(differences, None), all(one.complete for one in made))
 
     @property
     def averages_losses(self) -> bool:
@@ -376,6 +378,16 @@ class Training:
         """Wait until no checkpoint is being written, and raise an error if the last one could not be written."""
         if self.saver is not None:
             self.saver.writer.wait()
+
+    @contextmanager
+    def _going_back(self) -> Iterator[None]:
+        """If a compiled step has computed something wrong, make the last checkpoint that is right the latest one."""
+        try:
+            yield
+        except CompiledStepError as error:
+            if self.saver is not None:
+                raise self.saver.gone_back(error) from None
+            raise
 
     def _read(self, most: int) -> Batches | None:
         # Read a single batch at a time if the input runs code of the user. That code may draw random numbers, and it
