@@ -117,6 +117,8 @@ def ids_of(column: Any, row: Row) -> list[Weighted]:
 def numbers_of(column: fc.NumericColumn, row: Row) -> list[float]:
     """Return a numeric column's numbers in a row. The only normalizer that the tests use subtracts 1 and halves."""
     numbers = np.array(_listed(row[column.key]), np.float32)
+    if column.default_value is not None:
+        numbers = np.where(np.isnan(numbers), np.array(column.default_value, np.float32), numbers)
     if column.normalizer_fn is not None:
         numbers = (numbers - np.float32(1)) * np.float32(0.5)
     return [float(number) for number in numbers]

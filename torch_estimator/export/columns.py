@@ -38,7 +38,7 @@ def lower_features(
 ) -> dict[str, Inlined]:
     """Add the nodes of a `FeatureTransform` to the graph; return the tensors that it computes, by key."""
     numbers, ids = transform.tensors_of_numbers(), transform.tensors_of_ids()
-    lowering = ColumnLowering(graph, raw, transform.seen_strings())
+    lowering = ColumnLowering(graph, raw, transform)
     fixed = [placed.column for _, group, _, _ in ids for placed in group]
     lowering.inline_normalizers(
         itertools.chain(
@@ -66,15 +66,15 @@ def lower_features(
 class ColumnLowering:
     """Graph builder that is passed to feature columns. It implements the protocol `feature_column.lowering.Lowering`.
 
-    `seen_strings` holds, for keys hashed with farmhash, the strings whose hashes the graph will contain.
+    Of `transform` it takes the defaults of the raw columns, and the strings whose hashes the graph will contain, for
+    keys hashed with farmhash.
     """
 
-    def __init__(
-        self, graph: GraphBuilder, raw: Mapping[str, RawTensor], seen_strings: Mapping[str, Sequence[str]]
-    ) -> None:
+    def __init__(self, graph: GraphBuilder, raw: Mapping[str, RawTensor], transform: FeatureTransform) -> None:
         self.graph = graph
         self.raw = raw
-        self._chains = HashChains(graph, raw, seen_strings)
+        self._features = transform.raw_features
+        self._chains = HashChains(graph, raw, transform.seen_strings())
         self._normalized: dict[NumberColumn, str] = {}
 
     def inline_normalizers(self, columns: Iterable[NumberColumn]) -> None:
@@ -120,9 +120,14 @@ class ColumnLowering:
         return self.graph.op("Cast", tensor, to=FLOAT if dtype == "float32" else INT64)
 
     def floats(self, key: str) -> str:
-        """Return a raw column of numbers as float32 ``[N, width]``."""
-        raw = self.raw[key]
-        return raw.tensor if raw.dtype == "float32" else self.cast(raw.tensor, "float32")
+        """Return a raw column of numbers as float32 ``[N, width]``, with its default for NaN, as in `Chunk.numbers`."""
+        raw, default = self.raw[key], self._features[key].default
+        if raw.dtype != "float32":
+            return self.cast(raw.tensor, "float32")
+        if default is None or np.isnan(default).all():
+            return raw.tensor
+        filling = self.graph.constant([default], np.float32)
+        return self.graph.op("Where", self.graph.op("IsNaN", raw.tensor), filling, raw.tensor)
 
     def numbers(self, column: NumberColumn) -> str:
         """Return the numbers of a column after its `normalizer_fn`, float32 ``[N, width]``."""

@@ -29,6 +29,8 @@ from torch_estimator.feature_column.indicator import IndicatorColumn as Indicato
 from torch_estimator.feature_column.indicator import indicator_column as indicator_column
 from torch_estimator.feature_column.layouts import InputLayout as InputLayout
 from torch_estimator.feature_column.layouts import LinearLayout as LinearLayout
+from torch_estimator.feature_column.missing_indicator import MissingIndicatorColumn as MissingIndicatorColumn
+from torch_estimator.feature_column.missing_indicator import missing_indicator_column as missing_indicator_column
 from torch_estimator.feature_column.numeric import NumericColumn as NumericColumn
 from torch_estimator.feature_column.numeric import numeric_column as numeric_column
 from torch_estimator.feature_column.parse_example_spec import make_parse_example_spec as make_parse_example_spec

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from torch_estimator.feature_column.raw_feature import RawDtype
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature
 from torch_estimator.feature_column.raw_values import (
     Distinct,
     Lists,
@@ -27,9 +27,10 @@ _T = TypeVar("_T")
 class Chunk:
     """Some rows of all raw columns, and a cache of the results computed from them."""
 
-    def __init__(self, columns: Mapping[str, RawColumn], rows: int) -> None:
+    def __init__(self, columns: Mapping[str, RawColumn], rows: int, features: Mapping[str, RawFeature]) -> None:
         self.rows = rows
         self._columns = columns
+        self._features = features
         self._done: dict[object, object] = {}
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
@@ -54,8 +55,21 @@ class Chunk:
         return self.once((key, "integers"), lambda: integers(self._columns[key], key))
 
     def numbers(self, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return a raw column of numbers, float32 ``[rows, *shape]``, with its default for a missing value.
+
+        NaN is a missing value, too. Without a default, a missing value is NaN.
+        """
+        return self.once((key, "filled", shape), lambda: self._filled(key, self.unfilled(key, shape)))
+
+    def unfilled(self, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Return a raw column of numbers, float32 ``[rows, *shape]``, with NaN for a missing value."""
         return self.once((key, "numbers", shape), lambda: numbers(self._columns[key], key, shape))
+
+    def _filled(self, key: str, given: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        default = self._features[key].default
+        if default is None or not (missing := np.isnan(given)).any():
+            return given
+        return np.where(missing, np.array(default, np.float32).reshape(given.shape[1:]), given)
 
     def list_values(self, key: str, dtype: RawDtype) -> Lists[Distinct]:
         """Return a column of lists of strings or integers as distinct values, their indices, and row offsets."""

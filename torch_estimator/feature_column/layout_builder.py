@@ -26,6 +26,7 @@ from torch_estimator.feature_column.layouts import (
     PlacedNumbers,
     Variable,
 )
+from torch_estimator.feature_column.numeric import NumericColumn
 
 
 def linear_layout(columns: Iterable[object], prefix: str = LINEAR) -> LinearLayout:
@@ -193,7 +194,8 @@ def _check_names(columns: Sequence[Any], where: str) -> None:
     seen: set[str] = set()
     for column in columns:
         if column.name in seen:
-            raise InvalidValueError(f"two {where} have the name {column.name!r}; give each column once.")
+            cure = ", or one of two numeric columns a name" if isinstance(column, NumericColumn) else ""
+            raise InvalidValueError(f"two {where} have the name {column.name!r}; give each column once{cure}.")
         seen.add(column.name)
 
 

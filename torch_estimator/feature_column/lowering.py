@@ -119,7 +119,7 @@ class Lowering(Protocol):
         ...
 
     def floats(self, key: str) -> str:
-        """Return the name of a float32 tensor ``[N, width]`` that holds the raw column of numbers `key`."""
+        """Return the name of a float32 tensor ``[N, width]``: the raw column of numbers `key`, with its default."""
         ...
 
     def numbers(self, column: NumberColumn) -> str:

@@ -12,7 +12,8 @@ from torch_estimator.tfrecord.features import Feature, FixedLenFeature, VarLenFe
 def make_parse_example_spec(feature_columns: Any) -> dict[str, Feature]:
     """Return the features of a tf.Example that feature columns read, for `Dataset.from_tfrecord`.
 
-    A numeric column reads a `FixedLenFeature` with its shape and `default_value`. A categorical column reads one value,
+    A numeric column reads a `FixedLenFeature` with its shape and `default_value` (NaN beside a
+    `missing_indicator_column`). A categorical column reads one value,
     which may be missing, or a `VarLenFeature` if it is ``multivalent``. (In tf.feature_column it always reads a
     `VarLenFeature`.)
 
@@ -106,9 +107,9 @@ def _feature(feature: RawFeature) -> Feature:
         return VarLenFeature(feature.dtype)
     if feature.dtype == "string":
         return FixedLenFeature([], "string", "")
-    if feature.missing is not None and feature.default is None:
+    if feature.missing is not None and feature.absent is None:
         return FixedLenFeature([], feature.dtype, feature.missing)
     default = (
-        None if feature.default is None else [int(one) if feature.dtype == "int64" else one for one in feature.default]
+        None if feature.absent is None else [int(one) if feature.dtype == "int64" else one for one in feature.absent]
     )
     return FixedLenFeature(feature.shape, feature.dtype, default)

@@ -42,6 +42,8 @@ class RawFeature:
         default: Numbers that replace a missing value, flattened to the size of `shape`; None if a value is required.
         missing: Integer that marks a missing value. It is -1 for integers that only categorical columns read, also in
             lists, and None for strings (of which ``''`` is a missing value) and for numbers that must not be missing.
+        keeps_missing: Whether a `missing_indicator_column` reads the column, so that a missing number has to reach the
+            feature columns as NaN.
 
     >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
     >>> [feature] = tags.raw_features
@@ -54,11 +56,32 @@ class RawFeature:
     shape: tuple[int, ...] = (1,)
     default: tuple[float, ...] | None = None
     missing: int | None = None
+    keeps_missing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.default is not None:
+            object.__setattr__(self, "default", with_one_nan(self.default))
+
+    @property
+    def absent(self) -> tuple[float, ...] | None:
+        """Numbers that a reader or an omitted input gives for a missing value; None if a value is required.
+
+        That is `default`, unless the feature columns have to see that the value is missing: then it is NaN, which
+        `Chunk.numbers` and the graph of an export replace by `default`.
+        """
+        if self.keeps_missing and self.dtype == "float32":
+            return (math.nan,) * math.prod(self.shape)
+        return self.default
 
     @property
     def multivalent(self) -> bool:
         """Whether rows hold lists of any length."""
         return self.shape == LISTS
+
+
+def with_one_nan(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    """Return numbers with `math.nan` for each NaN, so that tuples of equal numbers are equal."""
+    return tuple(math.nan if math.isnan(number) else number for number in numbers)
 
 
 def categorical_feature(key: str, dtype: RawDtype, *, multivalent: bool) -> RawFeature:
@@ -70,6 +93,7 @@ def categorical_feature(key: str, dtype: RawDtype, *, multivalent: bool) -> RawF
 def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
     """Return one raw feature for each key, merged from all columns that read the key, in bytewise order."""
     merged: dict[str, RawFeature] = {}
+    features = list(features)
     for feature in features:
         known = merged.setdefault(feature.key, feature)
         if known.dtype == feature.dtype and known.multivalent != feature.multivalent:
@@ -92,8 +116,31 @@ def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
         # Drop the integer that marks missing values if the columns do not agree on it.
         # A numeric column takes -1 as a number, so -1 cannot mark a missing value for a categorical column as well.
         missing = known.missing if known.missing == feature.missing else None
-        merged[feature.key] = replace(known, default=next(iter(defaults), None), missing=missing)
+        merged[feature.key] = replace(
+            known,
+            default=next(iter(defaults), None),
+            missing=missing,
+            keeps_missing=known.keeps_missing or feature.keeps_missing,
+        )
+    for one in features:
+        _check_kept_missing(one, merged[one.key])
     return dict(sorted(merged.items(), key=lambda item: item[0].encode()))
+
+
+def _check_kept_missing(one: RawFeature, merged: RawFeature) -> None:
+    """Check that a column beside a `missing_indicator_column` of the same key can do with missing values."""
+    if one.keeps_missing or not merged.keeps_missing:
+        return
+    if one.dtype == "float32" and merged.default is None:
+        raise InvalidValueError(
+            f"raw column {one.key!r} may be missing, since a missing_indicator_column reads it, but another column "
+            "reads it without a default_value; give it one, as numeric_column(key, default_value=0.0) does."
+        )
+    if one.dtype == "int64" and one.missing is None:
+        raise InvalidValueError(
+            f"raw column {one.key!r} is read as integers, of which a missing_indicator_column cannot see that one is "
+            "missing; give neither column a dtype, since the model gets float32 anyway."
+        )
 
 
 def schema(columns: Any) -> pa.Schema:
@@ -102,8 +149,9 @@ def schema(columns: Any) -> pa.Schema:
     `Dataset.from_csv`, `from_parquet`, `from_json` and `te.serving_input` take this schema. A field has the type
     ``float32``, ``int64`` or ``string`` if a row has one value, ``list<type>`` if rows hold lists of any length, and
     ``fixed_size_list`` if a numeric column has a shape. Numbers without a `default_value` must not be missing: their
-    fields are not nullable. A field's metadata holds a `default_value` as JSON under ``default``. If only categorical
-    columns read an integer, the metadata holds -1, which marks a missing integer, under ``missing``.
+    fields are not nullable. A field's metadata holds a `default_value` as JSON under ``default``, or NaN if a
+    `missing_indicator_column` reads the number. If only categorical columns read an integer, the metadata holds -1,
+    which marks a missing integer, under ``missing``.
 
     Args:
         columns: Feature columns (those of both halves of a model together), a `FeatureTransform`, or raw features.
@@ -164,12 +212,12 @@ def _field(feature: RawFeature) -> pa.Field:
         kind = pa.list_(kind, math.prod(feature.shape))
         if len(feature.shape) > 1:
             metadata[SHAPE] = json.dumps(feature.shape).encode()
-    if feature.default is not None:
-        numbers = [int(one) if feature.dtype == "int64" else one for one in feature.default]
+    if feature.absent is not None:
+        numbers = [int(one) if feature.dtype == "int64" else one for one in feature.absent]
         metadata[DEFAULT] = json.dumps(numbers if pa.types.is_nested(kind) else numbers[0]).encode()
     if feature.missing is not None:
         metadata[MISSING] = json.dumps(feature.missing).encode()
-    fillable = feature.default is not None or feature.missing is not None
+    fillable = feature.absent is not None or feature.missing is not None
     required = feature.dtype != "string" and not feature.multivalent and not fillable
     return pa.field(feature.key, kind, nullable=not required, metadata=metadata or None)
 

@@ -132,7 +132,7 @@ class FeatureTransform:
         {'linear/numeric': array([[1.],
                [2.]], dtype=float32)}
         """
-        chunk = Chunk(columns, self._rows(columns))
+        chunk = Chunk(columns, self._rows(columns), self.raw_features)
         features: Features = {}
         for feature, padding, slots, ids in self._ids:
             features[feature] = _all_ids(chunk, padding, slots, ids)
