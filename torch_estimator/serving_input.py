@@ -387,12 +387,7 @@ def _by_name(
 
 def _column_defaults(inputs: Mapping[str, RawFeature]) -> dict[str, Default]:
     """Return the value that an omitted input has in the feature columns, by the name of its input."""
-    found: dict[str, Default] = {}
-    for key, feature in inputs.items():
-        if feature.absent is not None:
-            numbers = [int(one) if feature.dtype == "int64" else one for one in feature.absent]
-            found[key] = numbers[0] if feature.shape == (1,) else numbers
-    return found
+    return {key: feature.absent for key, feature in inputs.items() if feature.absent is not None}
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -151,13 +152,15 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
     )
 
 
-def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
+def chunk_of(
+    features: Any, labels: Any, locate: RowLocator, missing: Mapping[str, float] = MappingProxyType({})
+) -> Chunk:
     """Make a chunk from a user's features and labels: arrays, tensors or lists, alone or in dicts or tuples.
 
-    `locate` returns the origin of a row.
+    `locate` returns the origin of a row. `missing` has, by feature, the number that replaces a missing one.
     """
     try:
-        features, labels = as_columns(features), as_columns(labels, "labels", lists=True)
+        features, labels = as_columns(features, missing=missing), as_columns(labels, "labels", lists=True)
         return Chunk(features, labels, count_rows(features, labels), locate)
     except RowError as error:
         raise Chunk(None, None, 0, locate).error(error) from error
@@ -165,16 +168,23 @@ def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
         raise DataError(f"{locate(0)}: {error}") from error
 
 
-def as_columns(value: Any, name: str | None = None, *, lists: bool = False) -> Any:
+def as_columns(
+    value: Any,
+    name: str | None = None,
+    *,
+    lists: bool = False,
+    missing: Mapping[str, float] = MappingProxyType({}),
+) -> Any:
     """Convert every array in a user's features or labels to a column, with `columns.as_column`.
 
     A list is one column here, not a structure of several.
     """
     if isinstance(value, Mapping):
-        return {key: as_columns(column, str(key), lists=lists) for key, column in value.items()}
+        return {key: as_columns(column, str(key), lists=lists, missing=missing) for key, column in value.items()}
     if isinstance(value, tuple):
         return tuple(as_columns(column, name, lists=lists) for column in value)
-    return None if value is None else as_column(value, name, lists=lists)
+    filling = None if name is None else missing.get(name)
+    return None if value is None else as_column(value, name, lists=lists, missing=filling)
 
 
 def copied(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 A column of numbers is a numpy array of shape ``[rows, ...]``. A column of strings is an Arrow array, often dictionary
 encoded, so that work is done once per distinct string. A column of lists that may differ in length is an Arrow array of
-lists (see `lists`). Missing strings become empty strings, and missing lists empty lists. Numbers are never missing.
+lists (see `lists`). Missing strings become empty strings, and missing lists empty lists. Numbers are never missing: in
+their place is what the model names in `Transform.missing`, such as a default, NaN, or -1 for an id.
 """
 
 from __future__ import annotations
@@ -52,41 +53,56 @@ def to_numpy(column: Column) -> Array:
     return arrow.to_numpy(column)
 
 
-def as_column(value: Any, name: str | None = None, *, lists: bool = False, incomplete: bool = False) -> Column:
+def as_column(
+    value: Any,
+    name: str | None = None,
+    *,
+    lists: bool = False,
+    incomplete: bool = False,
+    missing: float | None = None,
+) -> Column:
     """Convert an array (numpy, torch, Arrow, pandas or a list) to a column that shares its memory if possible.
 
     The values are rows first. With `lists`, a Python list of lists of unequal lengths becomes a column of lists;
-    otherwise it is an error. With `incomplete`, missing and masked numbers are allowed. Missing integers are returned
-    as an Arrow array with nulls, which the caller has to replace, and missing floats as NaN.
+    otherwise it is an error. The number `missing` replaces missing and masked numbers; None makes them an error. With
+    `incomplete` they are allowed: missing numbers are returned as an Arrow array with nulls, which the caller has to
+    replace, but those of floats in an Arrow or masked array as NaN.
     """
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
         # Convert through Arrow, because pandas would turn nullable integers into floats, with NaN for missing values.
         value = pa.array(value, from_pandas=True)
-    if incomplete and np.ma.is_masked(value):
+    if (incomplete or missing is not None) and np.ma.is_masked(value):
         value = _unmasked(value)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
     if isinstance(value, pa.Array):
         if incomplete and value.null_count and pa.types.is_floating(value.type):
             value = pc.fill_null(value, pa.scalar(float("nan")).cast(value.type))
-        return value if incomplete and is_incomplete(value) else from_arrow(value, name=name)
+        return value if incomplete and is_incomplete(value) else from_arrow(value, name=name, missing=missing)
     if lists and (ragged := _ragged(value)) is not None:
         return from_arrow(ragged, name=name)
     array = _as_array(value, name)
     if array.ndim == 0:
         raise InvalidValueError(f"{_named(name)} must have one row per example, but it is the scalar {value!r}.")
-    return from_objects(array, name, incomplete=incomplete) if array.dtype.kind in "OUST" else array
+    return from_objects(array, name, incomplete=incomplete, missing=missing) if array.dtype.kind in "OUST" else array
 
 
 def is_incomplete(column: Column) -> bool:
-    """Return whether a column is an Arrow array of integers with missing values."""
-    return isinstance(column, pa.Array) and pa.types.is_integer(column.type) and column.null_count > 0
+    """Return whether a column is an Arrow array of numbers with missing values, or without any value."""
+    return isinstance(column, pa.Array) and column.null_count > 0 and (_is_number(column.type) or _is_null(column.type))
 
 
-def from_objects(array: Array, name: str | None = None, *, convert: bool = False, incomplete: bool = False) -> Column:
+def from_objects(
+    array: Array,
+    name: str | None = None,
+    *,
+    convert: bool = False,
+    incomplete: bool = False,
+    missing: float | None = None,
+) -> Column:
     """Convert an array of objects to a column of strings, numbers or lists. Return other objects unchanged.
 
-    With `convert`, convert decimals and dates, too, as `from_arrow` does. For `incomplete` see `as_column`.
+    With `convert`, convert decimals and dates, too, as `from_arrow` does. For the others see `as_column`.
     """
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -99,22 +115,24 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
     if incomplete and is_incomplete(encoded):
         return encoded
     kind = encoded.type
-    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if convert or plain or _is_text(kind) or (is_list_type(kind) and not is_list_type(kind.value_type)):
-        return from_arrow(encoded, name=name)
+    plain = _is_number(kind) or _is_text(kind)
+    if convert or plain or (is_list_type(kind) and not is_list_type(kind.value_type)):
+        return from_arrow(encoded, name=name, missing=missing)
     return array
 
 
 def from_arrow(
-    array: pa.Array, *, name: str | None = None, default: Any = None, missing: int | None = None, cure: str = ""
+    array: pa.Array, *, name: str | None = None, default: Any = None, missing: float | None = None, cure: str = ""
 ) -> Column:
     """Convert an Arrow array to a column. Strings and lists stay Arrow arrays; numbers become numpy arrays.
 
     The array holds strings, numbers, booleans, dates (which become strings), or lists of numbers or strings; other
     types are an InvalidTypeError. `default` replaces a missing value: None is '' for strings and a RowError for
-    numbers, unless the integer `missing` replaces it, also in lists. The error begins with the name of the column and
-    ends with `cure`, such as `DEFAULT_CURE`.
+    numbers, unless the number `missing` replaces it, also in lists (integers become floats for NaN or a fraction). The
+    error begins with the name of the column and ends with `cure`, such as `DEFAULT_CURE`.
     """
+    if missing is not None and _is_null(array.type):
+        array = array.cast(pa.float64())
     kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
     if _is_text(kind):
         return _strings(array, "" if default is None else str(default), name)
@@ -125,12 +143,9 @@ def from_arrow(
         array = array.cast(kind)
     if is_list_type(kind):
         return _lists(array, name, default, missing)
-    if default is None and pa.types.is_integer(kind):
-        default = missing
-    array = _without_nulls(array, name, default, cure)
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    if not _is_number(kind):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
-    return arrow.to_numpy(array)
+    return arrow.to_numpy(_without_nulls(array, name, default, missing, cure))
 
 
 def is_strings(column: Column) -> bool:
@@ -246,6 +261,14 @@ def _ragged(value: Any) -> pa.Array | None:
         return None
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _is_null(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_null(kind))
+
+
 def _is_text(kind: pa.DataType) -> bool:
     tests = (
         pa.types.is_string,
@@ -276,9 +299,13 @@ def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryAr
     return replace_empty(array, default) if default else array
 
 
-def _without_nulls(array: pa.Array, name: str | None, default: Any, cure: str) -> pa.Array:
+def _without_nulls(array: pa.Array, name: str | None, default: Any, missing: float | None, cure: str) -> pa.Array:
     if not array.null_count:
         return array
+    if default is None and missing is not None:
+        default = missing
+        if pa.types.is_boolean(array.type) or not (pa.types.is_floating(array.type) or float(missing).is_integer()):
+            array = array.cast(pa.float64())
     if default is None:
         row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
         raise RowError(f"{MISSING}{cure.format(name)}", row=row, column=name)
@@ -290,7 +317,7 @@ def _without_nulls(array: pa.Array, name: str | None, default: Any, cure: str) -
         ) from error
 
 
-def _lists(array: pa.Array, name: str | None, default: Any, missing: int | None) -> Column:
+def _lists(array: pa.Array, name: str | None, default: Any, missing: float | None) -> Column:
     if default is not None:
         raise InvalidValueError(
             f"{_named(name)} holds lists, which cannot have the default {default!r}: a missing list is an empty one."

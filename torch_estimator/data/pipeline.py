@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -52,7 +52,7 @@ def make_iterator(
     correct because the transform treats rows independently. Only operations that need raw columns, which are a map and
     a cache in a file, come before the transform.
     """
-    pipeline = _Pipeline(operations, transform)
+    pipeline = _Pipeline(operations, transform, missing=getattr(transform, "missing", {}))
     stream, signature = pipeline.over(source)
     return DatasetIterator(stream, signature, convert=convert, prefetch=pipeline.prefetch)
 
@@ -67,17 +67,25 @@ class _Pipeline:
     batches at once, which is faster unless a user's function produces the batches one by one.
     """
 
-    def __init__(self, operations: Sequence[Operation], transform: Transform | None, *, is_part: bool = False) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        transform: Transform | None,
+        *,
+        missing: Mapping[str, float],
+        is_part: bool = False,
+    ) -> None:
         self._given = tuple(operations)
         self._is_part = is_part
         self._transform = transform
+        self._missing = missing
         maps = [place for place, operation in enumerate(operations) if isinstance(operation, CALLS)]
         early = [one for one in operations[: maps[0] if maps else None] if isinstance(one, Label | ClassWeight)]
         self._mapped = bool(maps)
         self._labels = [one for one in early if isinstance(one, Label)]
         self._weights = [one for one in early if isinstance(one, ClassWeight)]
         kept = [one for one in operations if not any(one is other for other in early)]
-        self._operations = [_pad_like_missing(one, transform) for one in kept]
+        self._operations = [self._with_missing(one) for one in kept]
         # `_late` is true if an operation needs raw columns, so that the transform cannot run right after reading.
         self._late = any(map(_needs_raw_columns, self._operations))
         self.prefetch = False
@@ -97,7 +105,7 @@ class _Pipeline:
     def over_combined(self, source: CombinedSource) -> tuple[Stream, Signature]:
         """Return a stream of the rows or batches of several Datasets, and the signature of all."""
         operations = self._operations if source.runs_user_code else self._without_prefetch(self._operations)
-        stream, signature = source.open(_raw_stream)
+        stream, signature = source.open(self._part)
         for label in self._labels:
             stream = label.stream(stream)
         stream = ChunkMapStream(self._prepare, stream)
@@ -114,7 +122,7 @@ class _Pipeline:
         """
         operations = self._operations
         own_random = self._is_part or any(isinstance(one, Cache | Shard | Unbatch) for one in self._given)
-        elements = source.stream(own_random=own_random)
+        elements = source.stream(self._missing, own_random=own_random)
         if elements.from_loader:
             # Do not read a DataLoader in a thread. The DataLoader and the model both draw from torch's global random
             # generator, so their random numbers would depend on timing. `num_workers` is the safe alternative.
@@ -162,7 +170,7 @@ class _Pipeline:
             extra=() if self._buckets is None else (self._buckets.column,),
             optional=frozenset(weight.column for weight in self._weights),
             others=required is not None and wants_others(self._transform),
-            missing=getattr(self._transform, "missing", {}),
+            missing=self._missing,
             see_names=None if self._mapped else getattr(self._transform, "see_names", None),
         )
 
@@ -216,6 +224,23 @@ class _Pipeline:
         steps = [_identity(one) for one in (*early, *before) if not isinstance(one, Prefetch)]
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
+    def _part(self, dataset: Any) -> tuple[Stream, Signature]:
+        """Return the stream and the signature of a Dataset that is combined with others, without a transform."""
+        part = _Pipeline(dataset._operations, None, missing=self._missing, is_part=True)
+        return part.over(dataset._source)
+
+    def _with_missing(self, operation: Operation) -> Operation:
+        """Return an operation with what the model takes in place of missing numbers, and lists' padding values.
+
+        Padding values that the user gave are kept.
+        """
+        if isinstance(operation, Map):
+            return replace(operation, missing=self._missing)
+        values = getattr(self._transform, "list_padding", None)
+        if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
+            return operation
+        return replace(operation, padding=replace(operation.padding, values=values))
+
     def _without_prefetch(self, operations: Sequence[Operation]) -> list[Operation]:
         """Remove the prefetch operations if the iterator can read ahead instead. Set `self.prefetch` accordingly.
 
@@ -224,19 +249,6 @@ class _Pipeline:
         prefetches = [operation for operation in operations if isinstance(operation, Prefetch) and operation.count]
         self.prefetch = bool(prefetches) and not self._mapped
         return [operation for operation in operations if not (self.prefetch and isinstance(operation, Prefetch))]
-
-
-def _raw_stream(dataset: Any) -> tuple[Stream, Signature]:
-    """Return the stream and the signature of a Dataset that is combined with others, without a transform."""
-    return _Pipeline(dataset._operations, None, is_part=True).over(dataset._source)
-
-
-def _pad_like_missing(operation: Operation, transform: Transform | None) -> Operation:
-    """Return a batching operation with the model's padding values for lists, unless the user gave such values."""
-    values = getattr(transform, "list_padding", None)
-    if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
-        return operation
-    return replace(operation, padding=replace(operation.padding, values=values))
 
 
 def _needs_raw_columns(operation: Operation) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ class Transform(Protocol):
     A transform may have four more attributes:
 
     - ``others``: if true, the transform also gets all other columns, without conversion.
-    - ``missing``: column -> the integer that replaces a missing one.
+    - ``missing``: column -> the number that replaces a missing one.
     - ``list_padding``: column -> the value that lists are padded with if a `map` gets them as batches.
     - ``see_names``: function that is called with the names of the columns of the input, once or more often.
 
@@ -86,7 +87,8 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     if see_names is not None and isinstance(features, dict):
         see_names(list(features))
     if required is not None:
-        features = _select(required, chunk, others=wants_others(transform))
+        missing = getattr(transform, "missing", {})
+        features = _select(required, chunk, missing, others=wants_others(transform))
     try:
         return chunk.with_columns(*transform(features, chunk.labels))
     except RowError as error:
@@ -97,7 +99,9 @@ def _plain(column: Column) -> Column:
     return column if is_lists(column) else to_numpy(column)
 
 
-def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
+def _select(
+    required: dict[str, pa.DataType | None], chunk: Chunk, missing: Mapping[str, float], *, others: bool
+) -> dict[str, Column]:
     if not required and not others:
         # A model without columns may still need the number of rows, so return an array of rows without values.
         return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
@@ -106,11 +110,11 @@ def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bo
             f"{chunk.locate(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
             "names; give a dict."
         )
-    selected = {name: _required(name, kind, chunk) for name, kind in required.items()}
+    selected = {name: _required(name, kind, chunk, missing.get(name)) for name, kind in required.items()}
     return {**chunk.features, **selected} if others else selected
 
 
-def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
+def _required(name: str, kind: pa.DataType | None, chunk: Chunk, missing: float | None) -> Column:
     """Return a column of a chunk. Convert the column if the model reads strings or lists from it."""
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.locate(0)})", chunk.features)
@@ -119,7 +123,7 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
         return column
     if isinstance(column, np.ndarray) and is_strings(column):
         try:
-            column = from_objects(column, name, convert=True)
+            column = from_objects(column, name, convert=True, missing=missing)
         except RowError as error:
             raise chunk.error(error) from error
         except InvalidTypeError as error:
@@ -129,12 +133,26 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
     if is_lists(column):
         return _required_lists(column, name, kind, chunk)
     wanted = _content_of_type(kind)
+    if missing is not None and pa.types.is_integer(kind):
+        column = _whole(column, missing)
     found, what = _content(column)
     if found != wanted:
         integers = isinstance(column, np.ndarray) and column.dtype.kind in "iu" and wanted == "strings"
         cure = _INTEGERS if integers else ""
         raise DataError(f"{chunk.locate(0)}: column {name!r} holds {what}, but the model wants {wanted}{cure}.")
     return column
+
+
+def _whole(column: Column, missing: float) -> Column:
+    """Return floats that are whole numbers or NaN as int64, with `missing` for NaN, or any other column unchanged.
+
+    pandas and numpy make floats of integers if one is missing.
+    """
+    if not isinstance(column, np.ndarray) or column.dtype.kind != "f":
+        return column
+    numbers = np.where(np.isnan(column), missing, column)
+    exact = np.abs(numbers) <= 2.0 ** (np.finfo(column.dtype).nmant + 1)
+    return numbers.astype(np.int64) if (exact & (numbers == np.rint(numbers))).all() else column
 
 
 def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk) -> Column:

@@ -109,7 +109,4 @@ def _feature(feature: RawFeature) -> Feature:
         return FixedLenFeature([], "string", "")
     if feature.missing is not None and feature.absent is None:
         return FixedLenFeature([], feature.dtype, feature.missing)
-    default = (
-        None if feature.absent is None else [int(one) if feature.dtype == "int64" else one for one in feature.absent]
-    )
-    return FixedLenFeature(feature.shape, feature.dtype, default)
+    return FixedLenFeature(feature.shape, feature.dtype, feature.absent)

@@ -63,15 +63,16 @@ class RawFeature:
             object.__setattr__(self, "default", with_one_nan(self.default))
 
     @property
-    def absent(self) -> tuple[float, ...] | None:
-        """Numbers that a reader or an omitted input gives for a missing value; None if a value is required.
+    def absent(self) -> float | list[float] | None:
+        """Number, or list of a vector's numbers, that a reader gives for a missing one; None if one is required.
 
-        That is `default`, unless the feature columns have to see that the value is missing: then it is NaN, which
-        `Chunk.numbers` and the graph of an export replace by `default`.
+        It is the `default`, unless the feature columns have to see that the value is missing: then it is NaN, which
+        they replace by the default themselves.
         """
         if self.keeps_missing and self.dtype == "float32":
-            return (math.nan,) * math.prod(self.shape)
-        return self.default
+            return math.nan
+        numbers = [int(one) if self.dtype == "int64" else one for one in self.default or ()]
+        return (numbers[0] if self.shape == (1,) else numbers) if numbers else None
 
     @property
     def multivalent(self) -> bool:
@@ -213,8 +214,7 @@ def _field(feature: RawFeature) -> pa.Field:
         if len(feature.shape) > 1:
             metadata[SHAPE] = json.dumps(feature.shape).encode()
     if feature.absent is not None:
-        numbers = [int(one) if feature.dtype == "int64" else one for one in feature.absent]
-        metadata[DEFAULT] = json.dumps(numbers if pa.types.is_nested(kind) else numbers[0]).encode()
+        metadata[DEFAULT] = json.dumps(feature.absent).encode()
     if feature.missing is not None:
         metadata[MISSING] = json.dumps(feature.missing).encode()
     fillable = feature.absent is not None or feature.missing is not None

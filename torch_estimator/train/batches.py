@@ -164,12 +164,12 @@ class HostTransform:
         return {name: -1 for name, kind in lists.items() if pa.types.is_integer(kind)}
 
     @property
-    def missing(self) -> dict[str, int]:
-        """Value that replaces missing integers, by the name of the raw column; only of columns with such a value."""
+    def missing(self) -> dict[str, float]:
+        """Number that replaces a missing one, by the name of the raw column; only of columns with such a number."""
         features = {} if self._transform is None else self._transform.raw_features
-        there = {name: feature.missing for name, feature in features.items()}
+        there = {name: one.absent if one.missing is None else one.missing for name, one in features.items()}
         weights = set(self._weight_columns.values())
-        return {name: value for name, value in there.items() if value is not None and name not in weights}
+        return {name: value for name, value in there.items() if isinstance(value, int | float) and name not in weights}
 
     def see_names(self, names: Sequence[str]) -> None:
         """Log a line if the input lacks features that are to be forwarded; only the first call can do so."""

@@ -7,8 +7,8 @@ import functools
 import logging
 import os
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -34,11 +34,13 @@ class Map:
     """Operation that calls a user's function with the features and labels of every batch, as numpy arrays.
 
     A batch of which the function leaves no rows is skipped. Without `of_batches`, the function is called with parts of
-    the stream of rows, in which a column of lists is an object array with one array per row.
+    the stream of rows, in which a column of lists is an object array with one array per row. `missing` has, by feature,
+    the number that replaces a missing one in its results.
     """
 
     function: Callable[..., Any]
     of_batches: bool = True
+    missing: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -58,6 +60,7 @@ class _MapStream(PassThroughStream):
         super().__init__(upstream)
         self._function = settings.function
         self._of_batches = settings.of_batches
+        self._missing = settings.missing
 
     def next(self) -> Chunk | None:
         empty = 0
@@ -74,7 +77,7 @@ class _MapStream(PassThroughStream):
     def _mapped(self, chunk: Chunk) -> Chunk:
         result = call(self._function, chunk, of_batches=self._of_batches)
         result = _pair(result) if chunk.labels is not None else _pair_or_features(result, chunk.features)
-        mapped = chunk_of(*result, chunk.locate)
+        mapped = chunk_of(*result, chunk.locate, self._missing)
         if not self._of_batches and mapped.rows != chunk.rows:
             raise InvalidValueError(
                 f"the function given to map must return as many rows as it gets, but made {mapped.rows} of "

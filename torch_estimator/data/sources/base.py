@@ -37,7 +37,7 @@ class ReadRequest:
         extra: Feature columns to read without conversion, whether or not they are in `columns`.
         optional: Columns of `columns` that the source may lack.
         others: Whether to read all other columns, too, without conversion.
-        missing: Column -> the integer that replaces a missing one without a default, also in lists.
+        missing: Column -> the number that replaces a missing one without a default, also in lists.
         see_names: Function that `names` calls with the columns that the source has, or None.
 
     >>> import pyarrow as pa
@@ -57,7 +57,7 @@ class ReadRequest:
     extra: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
     others: bool = False
-    missing: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, float] = field(default_factory=dict)
     see_names: Callable[[Sequence[str]], None] | None = None
 
     def names(self, available: Sequence[str]) -> list[str] | None:
@@ -74,11 +74,11 @@ class ReadRequest:
         more = (*self.extra, *(available if self.others else ()))
         return list(dict.fromkeys((*wanted, *more)))
 
-    def missing_integers(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Return, by feature column, the integer that replaces missing integers.
+    def missing_integers(self, given: Mapping[str, float]) -> dict[str, float]:
+        """Return, by feature column, the number that replaces a missing one.
 
         Args:
-            given: Integers by column from the source's schema; they take precedence over those of the request.
+            given: Numbers by column from the source's schema; they take precedence over those of the request.
         """
         labels = self.label.columns if self.label is not None else ()
         return {name: value for name, value in {**self.missing, **given}.items() if name not in labels}

@@ -122,9 +122,13 @@ def resolve_schema(
         _warn_of_marks(source.format, names, [name for name in found if pa.types.is_string(found[name])], sample, where)
         types |= {name: inferred(found[name]) if name in found else pa.float32() for name in unknown}
     defaults = {name: value for name, value in source.defaults.items() if value is not None}
-    integers = [name for name, kind in types.items() if pa.types.is_integer(kind)]
-    replacements = request.missing_integers(source.missing)
-    defaults = {name: replacements[name] for name in integers if name in replacements} | defaults
+    for name, number in request.missing_integers(source.missing).items():
+        kind = types.get(name)
+        if name in defaults or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            continue
+        defaults[name] = number
+        if pa.types.is_integer(kind) and not float(number).is_integer():
+            types[name] = pa.float64()
     return CsvSchema(
         format=source.format,
         names=names,

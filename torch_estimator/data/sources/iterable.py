@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +31,9 @@ class IterableSource:
                 f"from_iterable takes an iterable of batches, or a function giving one, but got {self.iterable!r}."
             )
 
-    def stream(self, *, own_random: bool = False) -> IterableStream:
-        """Return a stream of the batches. `own_random` has the same meaning as in `IterableStream`."""
-        return IterableStream(self.iterable, own_random=own_random)
+    def stream(self, missing: Mapping[str, float], *, own_random: bool = False) -> IterableStream:
+        """Return a stream of the batches. The arguments have the same meaning as in `IterableStream`."""
+        return IterableStream(self.iterable, missing, own_random=own_random)
 
     def signature(self) -> Signature:
         """Return the kind of iterable, which must be the same when a saved position is restored."""
@@ -47,11 +47,19 @@ class IterableStream(Stream):
     The batches of a DataLoader also depend on the states of random generators at the beginning of the pass: torch's
     global generator, and the generators given to the DataLoader or its samplers. These states are part of the position.
     With `own_random`, a DataLoader draws from a copy of torch's global generator instead of the generator itself. Then
-    the position determines all batches that follow, so that a resumed run can fill a cache again.
+    the position determines all batches that follow, so that a resumed run can fill a cache again. `missing` has, by
+    feature, the number that replaces a missing one.
     """
 
-    def __init__(self, given: Iterable[Any] | Callable[[], Iterable[Any]], *, own_random: bool = False) -> None:
+    def __init__(
+        self,
+        given: Iterable[Any] | Callable[[], Iterable[Any]],
+        missing: Mapping[str, float],
+        *,
+        own_random: bool = False,
+    ) -> None:
         self._given = given
+        self._missing = missing
         self._next_pass: Iterable[Any] | None = given() if callable(given) else given
         self.from_loader = isinstance(self._next_pass, DataLoader)
         self._iterator: Iterator[Any] | None = None
@@ -92,7 +100,7 @@ class IterableStream(Stream):
             raise DataError(f"{locate(0)}: {error}") from error
         if not self.from_loader:
             features, labels = copied(features), copied(labels)
-        return chunk_of(features, labels, locate)
+        return chunk_of(features, labels, locate, self._missing)
 
     def state(self) -> State:
         state: State = {"taken": self._taken}

@@ -46,7 +46,7 @@ class MemorySource:
         """Return a reader of the requested columns."""
         features, labels, label_column = self.features, self.labels, None
         if isinstance(features, dict):
-            features = self._replace_missing_integers(request)
+            features = self._replace_missing(request)
         if request.label is not None:
             label_column = request.label.label_column
             features, labels = self._with_label(features, request.label)
@@ -58,8 +58,8 @@ class MemorySource:
             features = {name: features[name] for name in names}
         return _MemoryReader(features, labels, self.rows, label_column)
 
-    def _replace_missing_integers(self, request: ReadRequest) -> dict[str, Column]:
-        """Return the features. Replace missing integers in the columns to read, or raise an error if not allowed."""
+    def _replace_missing(self, request: ReadRequest) -> dict[str, Column]:
+        """Return the features. Replace missing numbers in the columns to read, or raise an error if not allowed."""
         replacements = request.missing_integers({})
         labels = request.label.columns if request.label is not None else ()
         names = request.names(list(self.features))
@@ -185,9 +185,9 @@ def arrow_table(value: Any) -> pa.Table:
 
 
 def _named_column(value: Any, name: str) -> Any:
-    """Convert a feature to a column, or a dict or tuple of features to columns. Missing integers stay missing.
+    """Convert a feature to a column, or a dict or tuple of features to columns. Missing numbers stay missing.
 
-    Missing integers are kept, because only the model knows whether they are allowed; see `ReadRequest.missing`.
+    They are kept, because only the model knows whether they are allowed; see `ReadRequest.missing`.
     """
     if isinstance(value, Mapping | tuple):
         return as_columns(value, name)
@@ -309,7 +309,7 @@ def _first_values(index: Any) -> str:
 
 
 def series_column(series: Any, name: str) -> Column:
-    """Convert a pandas Series to a column. Missing strings become '' and floats NaN; missing integers stay.
+    """Convert a pandas Series to a column. Missing strings become '', floats NaN; missing integers and objects stay.
 
     Raise a DataError if strings and numbers are mixed.
     """
@@ -317,9 +317,11 @@ def series_column(series: Any, name: str) -> Column:
         if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):
             return as_column(series.to_numpy(), name)
         if series.dtype.kind == "O":
-            column = from_objects(series.to_numpy(object), name, incomplete=True)
+            objects = series.to_numpy(object)
+            column = from_objects(objects, name, incomplete=True)
             if isinstance(column, pa.Array):
-                return column
+                # A float that is missing in an Arrow array becomes NaN, but None needs a default.
+                return objects if is_incomplete(column) else column
         return as_column(pa.array(series, from_pandas=True), name, incomplete=True)
     except RowError as error:
         raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}.") from error

@@ -188,7 +188,10 @@ def _inferred(
         dtype = _inferred_dtype(name, values, file)
         wanted = request.columns.get(name) if request.columns is not None else None
         if {count for _, count in values} <= {0, 1} and not (wanted is not None and is_list_type(wanted)):
-            absent = "" if dtype == "string" else request.missing.get(name) if dtype == "int64" else None
+            absent: str | float | None = "" if dtype == "string" else request.missing.get(name)
+            if dtype == "int64" and absent is not None and not float(absent).is_integer():
+                # The reader has no integer for NaN, or for a fraction, which the model wants to see.
+                absent = None
             features[name] = FixedLenFeature([], dtype, absent)
         else:
             features[name] = VarLenFeature(dtype)
