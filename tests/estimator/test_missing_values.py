@@ -100,9 +100,7 @@ def _mapped(made: dict[str, Any]) -> Dataset:
 Source = Callable[[Path], Any]
 SOURCES: dict[str, Source] = {
     "csv": lambda path: Dataset.from_csv(_csv(path), label="y"),
-    "csv with NaN": lambda path: Dataset.from_csv(
-        _csv(path, "NaN"), column_types={"age": float, "count": float}, missing_values=["NaN"], label="y"
-    ),
+    "csv with NA": lambda path: Dataset.from_csv(_csv(path, "NA"), missing_values=["NA"], label="y"),
     "csv with a schema": lambda path: Dataset.from_csv(_csv(path), schema=SCHEMA, label="y"),
     "csv and a map": lambda path: Dataset.from_csv(_csv(path), label="y").batch(4).map(lambda f, y: (f, y)),
     "csv in a cache": lambda path: Dataset.from_csv(_csv(path), label="y").cache(str(path / "cache")),
@@ -231,3 +229,67 @@ def test_a_column_without_any_value_is_missing_everywhere(tmp_path: Path) -> Non
         Dataset.from_generator(lambda: ({"age": None} for _ in range(2))),
     ):
         assert _encoded([NUMBERS[0], MARKS[0]], data.batch(2)) == [[40, 1], [40, 1]]
+
+
+VECTORS = [[5.0, 6.0], None, [7.0, None]]
+VECTOR = fc.numeric_column("v", shape=2, default_value=[1, 2])
+
+
+@pytest.mark.parametrize("schema", [None, fc.schema([VECTOR])], ids=["types of the data", "schema"])
+def test_vectors_and_numbers_in_them_are_filled_in_files(schema: pa.Schema | None, tmp_path: Path) -> None:
+    lists, fixed = (
+        pa.table({"v": pa.array(VECTORS, kind)}) for kind in (pa.list_(pa.float32()), pa.list_(pa.float32(), 2))
+    )
+    rows: list[dict[str, Any]] = [{"v": [5.0, 6.0]}, {}, {"v": [7.0, NAN]}]
+    te.data.write_tfrecord(tmp_path / "a.tfrecord", rows)
+    (tmp_path / "a.jsonl").write_text('{"v": [5, 6]}\n{"v": null}\n{"v": [7, null]}\n')
+    expected = [[5, 6], [1, 2], [7, 2]]
+    for table in (lists, fixed):
+        data = Dataset.from_parquet(_parquet(tmp_path, table), schema=schema)
+        assert _encoded([VECTOR], data.batch(3)) == expected
+        assert _encoded([VECTOR], data.skip(1).take(1).map(lambda features: features).batch(1)) == expected[1:2]
+    assert _encoded([VECTOR], Dataset.from_json(tmp_path / "a.jsonl", schema=schema).batch(3)) == expected
+    assert _encoded([VECTOR], Dataset.from_tfrecord(tmp_path / "a.tfrecord", schema=schema).batch(3)) == expected
+
+
+def test_vectors_and_numbers_in_them_are_filled_in_memory() -> None:
+    for data in (
+        Dataset.from_arrays({"v": pa.array(VECTORS)}),
+        Dataset.from_arrays({"v": np.array(VECTORS, object)}),
+        Dataset.from_pandas(pd.DataFrame({"v": VECTORS})),
+        Dataset.from_arrays({"v": np.array([[5, 6], [NAN, NAN], [7, NAN]])}),
+        Dataset.from_generator(lambda: ({"v": vector} for vector in VECTORS)),
+    ):
+        assert _encoded([VECTOR], data.batch(3)) == [[5, 6], [1, 2], [7, 2]]
+    problem = r"row 2 \(from 0\): column 'v': the value is missing and has no default"
+    with pytest.raises(DataError, match=problem):
+        _encoded([fc.numeric_column("v", shape=2)], Dataset.from_arrays({"v": pa.array(VECTORS)}).batch(3))
+
+
+@pytest.mark.parametrize("columns", [[NUMBERS[0]], [NUMBERS[0], MARKS[0]]], ids=["number", "number and indicator"])
+@pytest.mark.parametrize("schema", [False, True], ids=["types of the data", "schema"])
+def test_nan_in_a_text_file_is_missing_where_the_column_has_a_default(
+    columns: list[Any], schema: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("age\n5\nnan\n")
+    (tmp_path / "a.jsonl").write_text('{"age": 5}\n{"age": NaN}\n')
+    wanted = fc.schema(columns) if schema else None
+    for data in (
+        Dataset.from_csv(tmp_path / "a.csv", schema=wanted),
+        Dataset.from_csv(tmp_path / "a.csv", schema=wanted).map(lambda features: features),
+        Dataset.from_json(tmp_path / "a.jsonl", schema=wanted),
+    ):
+        assert _encoded(columns, data.batch(2)) == [[5, 0][: len(columns)], [40, 1][: len(columns)]]
+
+
+def test_nan_and_infinity_in_a_text_file_are_named_where_the_column_has_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age\n5\nnan\n")
+    (tmp_path / "b.csv").write_text("age\n5\ninf\n")
+    (tmp_path / "a.jsonl").write_text('{"age": 5}\n{"age": NaN}\n')
+    for data, default, problem in (
+        (Dataset.from_csv(tmp_path / "a.csv"), None, "a.csv, line 3: column 'age': 'nan' is not a finite number"),
+        (Dataset.from_csv(tmp_path / "b.csv"), 40, "b.csv, line 3: column 'age': 'inf' is not a finite number"),
+        (Dataset.from_json(tmp_path / "a.jsonl"), None, "a.jsonl, line 2: column 'age': NaN is not a number"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            _encoded([fc.numeric_column("age", default_value=default)], data.batch(2))

@@ -106,7 +106,7 @@ class Dataset:
             defaults: Values that replace missing ones: a dict by column, or a list in the order of the columns read.
                 None means that a value is required. One-element lists, as in tf.io.decode_csv, are accepted. Without a
                 default, a missing string becomes '', a missing integer that only categorical columns read becomes -1
-                (no id), and any other missing number is an error.
+                (no id), another number the `default_value` of the model's column, and any other is an error.
             select_columns: Columns to use; None for all.
             schema: Columns to use, their types and defaults, instead of `select_columns` and `column_types`, such as
                 ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
@@ -171,8 +171,8 @@ class Dataset:
                 ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
                 schema.
             defaults: Values that replace missing ones, by column. Without a default, a missing string becomes '', a
-                missing integer that only categorical columns read becomes -1 (no id), also in lists, and any other
-                missing number is an error.
+                missing integer that only categorical columns read becomes -1 (no id), also in lists, another number
+                the `default_value` of the model's column, and any other is an error.
             label: Column to use as label, or several; see `label`.
             ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log
                 says how many were left out, and names the first of them with its file and row.
@@ -224,7 +224,7 @@ class Dataset:
                 schema.
             defaults: Values that replace missing ones, by column. Without a default, a missing string becomes '', a
                 missing list becomes an empty list, a missing integer that only categorical columns read becomes -1 (no
-                id), also in lists, and any other missing number is an error.
+                id), also in lists, another number the `default_value` of the model's column, and any other is an error.
             label: Column to use as label, or several; see `label`.
             ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log
                 says how many were left out, and names the first of them with its file and line.
@@ -307,8 +307,8 @@ class Dataset:
     def from_arrays(cls, features: Any, labels: Any = None) -> Dataset:
         """Read rows from arrays in memory. The arrays are copied only if their format requires it.
 
-        A missing integer in a dict of columns is allowed if only categorical columns of the model read that column. As
-        in files, a missing integer has no id.
+        A missing number in a dict of columns is allowed if the model's column has a `default_value`, or if only
+        categorical columns read it. As in files, it then gets the default or has no id.
 
         Args:
             features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first. An Arrow

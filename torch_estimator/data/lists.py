@@ -106,6 +106,18 @@ def _of_objects(values: Array) -> pa.Array | None:
     return array if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) else None
 
 
+def fill_empty(column: pa.ListArray, value: float) -> pa.ListArray:
+    """Return lists of numbers with lists of `value`, as long as the longest one, in place of empty ones."""
+    lengths = list_lengths(column)
+    if lengths.all():
+        return column
+    filled = np.where(lengths == 0, lengths.max(), lengths)
+    offsets = np.concatenate([[0], np.cumsum(filled)])
+    values = np.full(offsets[-1], value, np.float64)
+    values[np.repeat(lengths > 0, filled)] = arrow.to_numpy(column.flatten())
+    return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), pa.array(values))
+
+
 def as_matrix(column: pa.ListArray, name: str | None) -> Array:
     """Convert lists of equal length to a numpy array ``[rows, length]``. Strings become `str` objects."""
     lengths = list_lengths(column)

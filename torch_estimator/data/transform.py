@@ -12,7 +12,7 @@ from torch_estimator import tree
 from torch_estimator.data.arguments import missing_column
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
-from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists
+from torch_estimator.data.lists import as_lists, as_matrix, fill_empty, is_list_type, is_lists
 from torch_estimator.data.sources.base import Required
 from torch_estimator.errors import DataError, InvalidTypeError, RowError
 
@@ -131,7 +131,7 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk, missing: float 
     if is_list_type(kind) or (isinstance(column, np.ndarray) and column.ndim == 2 and is_strings(column)):
         column = as_lists(column)
     if is_lists(column):
-        return _required_lists(column, name, kind, chunk)
+        return _required_lists(column, name, kind, chunk, missing)
     wanted = _content_of_type(kind)
     if missing is not None and pa.types.is_integer(kind):
         column = _whole(column, missing)
@@ -155,8 +155,11 @@ def _whole(column: Column, missing: float) -> Column:
     return numbers.astype(np.int64) if (exact & (numbers == np.rint(numbers))).all() else column
 
 
-def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk) -> Column:
-    """Return a column of lists unchanged, or as an array ``[rows, length]`` if the model reads vectors of floats."""
+def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk, missing: float | None) -> Column:
+    """Return a column of lists unchanged, or as an array ``[rows, length]`` if the model reads vectors of floats.
+
+    A vector that is missing, which readers make an empty list, holds the number `missing` throughout.
+    """
     value_type = kind.value_type if is_list_type(kind) else kind
     if pa.types.is_null(lists.type.value_type):
         lists = lists.cast(pa.list_(value_type))
@@ -168,7 +171,7 @@ def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Ch
     if is_list_type(kind) or not pa.types.is_floating(kind):
         return lists
     try:
-        return as_matrix(lists, name)
+        return as_matrix(lists if missing is None else fill_empty(lists, missing), name)
     except RowError as error:
         raise chunk.error(error) from error
 

@@ -63,7 +63,14 @@ class Chunk:
 
     def unfilled(self, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Return a raw column of numbers, float32 ``[rows, *shape]``, with NaN for a missing value."""
-        return self.once((key, "numbers", shape), lambda: numbers(self._columns[key], key, shape))
+        return self.once((key, "numbers", shape), lambda: self._numbers(key, shape))
+
+    def _numbers(self, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        column = self._columns[key]
+        if isinstance(column, np.ndarray) and column.shape[1:] == (0,) and self._features[key].default is not None:
+            # The vectors of all rows are missing.
+            return np.full((self.rows, *shape), np.nan, np.float32)
+        return numbers(column, key, shape)
 
     def _filled(self, key: str, given: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         default = self._features[key].default

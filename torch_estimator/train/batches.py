@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,11 +166,18 @@ class HostTransform:
 
     @property
     def missing(self) -> dict[str, float]:
-        """Number that replaces a missing one, by the name of the raw column; only of columns with such a number."""
+        """Number that replaces a missing one, by the name of the raw column; only of columns with such a number.
+
+        For vectors it is NaN, since each of their numbers has a default of its own.
+        """
         features = {} if self._transform is None else self._transform.raw_features
         there = {name: one.absent if one.missing is None else one.missing for name, one in features.items()}
         weights = set(self._weight_columns.values())
-        return {name: value for name, value in there.items() if isinstance(value, int | float) and name not in weights}
+        return {
+            name: math.nan if isinstance(value, list) else value
+            for name, value in there.items()
+            if value is not None and name not in weights
+        }
 
     def see_names(self, names: Sequence[str]) -> None:
         """Log a line if the input lacks features that are to be forwarded; only the first call can do so."""

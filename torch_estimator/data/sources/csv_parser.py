@@ -15,7 +15,7 @@ from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat
-from torch_estimator.data.sources.text_lines import first_words, is_finite, is_nan, type_in_words
+from torch_estimator.data.sources.text_lines import check_finite, first_words, type_in_words
 from torch_estimator.errors import RowError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class CsvParser:
 
         The lines are whole; without `columns`, all columns of the schema are returned. Raise ArrowInvalid if a line has
         too few or too many fields, a field cannot be read or does not end on its line, or a number is not finite
-        although the column's default is not NaN.
+        although neither the column's default nor the model allows it.
         """
         types = self.schema.types
         options = self._convert_options
@@ -118,9 +118,9 @@ class CsvParser:
         return table
 
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
-        if not pa.types.is_floating(array.type) or is_nan(self.schema.defaults.get(name)) or is_finite(array):
-            return array
-        raise pa.ArrowInvalid(f"A number of column {name} is not finite")
+        if pa.types.is_floating(array.type):
+            check_finite(array, name, self.schema.defaults.get(name), self.schema.filled)
+        return array
 
 
 def read_texts(

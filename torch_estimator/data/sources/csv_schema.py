@@ -36,7 +36,8 @@ class CsvSchema:
 
     `names` are all columns of the files, in order, and `types` has the columns to read. In it, columns of lists have
     the type of strings; `lists` has the types of their values. Defaults are in the types of their columns. `inferred`
-    are the columns whose type was inferred from the first rows, which have the mean length `bytes_per_line`.
+    are the columns whose type was inferred from the first rows, which have the mean length `bytes_per_line`. The model
+    fills NaN in the columns `filled`.
     """
 
     format: CsvFormat
@@ -44,6 +45,7 @@ class CsvSchema:
     types: Mapping[str, pa.DataType]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     inferred: frozenset[str] = frozenset()
+    filled: frozenset[str] = frozenset()
     bytes_per_line: float = 1.0
     lists: Mapping[str, pa.DataType] = field(default_factory=dict)
     list_separator: str | None = None
@@ -139,6 +141,7 @@ def resolve_schema(
             if name in defaults and name not in lists
         },
         inferred=frozenset(unknown),
+        filled=frozenset(request.missing),
         bytes_per_line=max(len(sample) / lines, 1),
         lists=lists,
         list_separator=source.list_separator,

@@ -94,7 +94,8 @@ class JsonSource:
         types = self._types(request, found, named_files(opened))
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
         self._check_inferred(types, request, sample, LineLocator(opened, pieces, infer, problem, BLANK))
-        return _JsonReader(lines, opened, JsonParser(types, self.defaults), self, request, len(sample) / rows)
+        parser = JsonParser(types, self.defaults, request.missing)
+        return _JsonReader(lines, opened, parser, self, request, len(sample) / rows)
 
     def _usable(
         self, opened: Sequence[ByteFile], pieces: Sequence[Piece], request: ReadRequest

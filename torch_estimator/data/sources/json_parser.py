@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import Array
 from torch_estimator.data.lists import is_list_type
-from torch_estimator.data.sources.text_lines import first_words, is_finite, is_nan, type_in_words
+from torch_estimator.data.sources.text_lines import check_finite, first_words, type_in_words
 from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
 
 _MAX_BLOCK_BYTES = 2**30
@@ -27,12 +27,15 @@ BLANK = b" \t\r\n"
 class JsonParser:
     """Parser of JSON lines into Arrow arrays of the given types by column. Missing values are null.
 
-    A default of NaN allows NaN in the data of its column.
+    A default of NaN allows NaN in the data of its column. The model fills NaN in the columns `filled`.
     """
 
-    def __init__(self, types: Mapping[str, pa.DataType], defaults: Mapping[str, Any]) -> None:
+    def __init__(
+        self, types: Mapping[str, pa.DataType], defaults: Mapping[str, Any], filled: Container[str] = ()
+    ) -> None:
         self.types = types
         self._defaults = defaults
+        self._filled = filled
         self._schema = pa.schema({name: _parsed_as(kind) for name, kind in types.items()})
 
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
@@ -74,8 +77,8 @@ class JsonParser:
         if pa.types.is_string(values.type):
             # Arrow's parser does not check that strings are UTF-8, so validate them here.
             values.validate(full=True)
-        if pa.types.is_floating(values.type) and not is_nan(self._defaults.get(name)) and not is_finite(values):
-            raise pa.ArrowInvalid(f"A number of column {name} is not finite")
+        if pa.types.is_floating(values.type):
+            check_finite(values, name, self._defaults.get(name), self._filled)
         kind = self.types[name]
         return array if array.type == kind or pa.types.is_dictionary(kind) else array.cast(kind)
 

@@ -65,8 +65,9 @@ def _column(values: list[Any], first: int, name: str | None) -> Any:
                     f"{', '.join(map(str, names))}; yield the same columns in each."
                 )
         return {key: _column([row[key] for row in values], first, str(key)) for key in names}
-    if all(isinstance(value, list | tuple) for value in values) and not any(
-        isinstance(one, list | tuple) for value in values for one in value
+    lists = [value for value in values if value is not None]
+    if all(isinstance(value, list | tuple) for value in lists) and not any(
+        isinstance(one, list | tuple) for value in lists for one in value
     ):
         # Lists are a column of lists even where those of these rows have one length, since those of others may not.
         return pa.array(values)

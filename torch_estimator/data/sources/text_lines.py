@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -292,6 +292,12 @@ def is_finite(array: pa.Array) -> bool:
     return total is None or math.isfinite(total) or bool(pc.all(pc.is_finite(array)).as_py())
 
 
-def is_nan(value: object) -> bool:
-    """Return whether a column's default is NaN. Such a default allows NaN in the data."""
-    return isinstance(value, float) and math.isnan(value)
+def check_finite(array: pa.Array, name: str, default: object, filled: Container[str]) -> None:
+    """Raise ArrowInvalid if a number of the column `name` is not finite, unless its default is NaN.
+
+    The model fills NaN in the columns `filled`, so that NaN is a missing value there.
+    """
+    if (isinstance(default, float) and math.isnan(default)) or is_finite(array):
+        return
+    if name not in filled or pc.any(pc.is_inf(array)).as_py():
+        raise pa.ArrowInvalid(f"A number of column {name} is not finite")

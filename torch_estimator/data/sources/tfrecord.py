@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ import pyarrow as pa
 from torch_estimator.data import arrow
 from torch_estimator.data.arguments import missing_column
 from torch_estimator.data.chunk import Chunk
-from torch_estimator.data.column_types import schema_defaults, schema_missing, schema_types
+from torch_estimator.data.column_types import DEFAULT, schema_defaults, schema_missing, schema_types
 from torch_estimator.data.columns import Array, Column, concat
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.lists import is_list_type
@@ -146,7 +147,8 @@ def _features_of(schema: pa.Schema) -> dict[str, Feature]:
     features: dict[str, Feature] = {}
     for name, kind in schema_types(schema).items():
         if pa.types.is_fixed_size_list(kind):
-            default = defaults.get(name)
+            metadata = schema.field(name).metadata or {}
+            default = json.loads(metadata.get(DEFAULT, b"null"))
             features[name] = FixedLenFeature([kind.list_size], _dtype_of(kind.value_type), default)
         elif is_list_type(kind):
             features[name] = VarLenFeature(_dtype_of(kind.value_type))
