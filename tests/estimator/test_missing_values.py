@@ -254,16 +254,16 @@ def test_vectors_and_numbers_in_them_are_filled_in_files(schema: pa.Schema | Non
 
 def test_vectors_and_numbers_in_them_are_filled_in_memory() -> None:
     for data in (
-        Dataset.from_arrays({"v": pa.array(VECTORS)}),
-        Dataset.from_arrays({"v": np.array(VECTORS, object)}),
-        Dataset.from_pandas(pd.DataFrame({"v": VECTORS})),
+        Dataset.from_arrays({"v": pa.array([[5, 6], None, [7, NAN]])}),
+        Dataset.from_pandas(pd.DataFrame({"v": [[5, 6], None, [7, 2]]})),
+        Dataset.from_iterable(lambda: [{"v": pa.array(VECTORS)}]).unbatch(),
         Dataset.from_arrays({"v": np.array([[5, 6], [NAN, NAN], [7, NAN]])}),
         Dataset.from_generator(lambda: ({"v": vector} for vector in VECTORS)),
     ):
         assert _encoded([VECTOR], data.batch(3)) == [[5, 6], [1, 2], [7, 2]]
     problem = r"row 2 \(from 0\): column 'v': the value is missing and has no default"
     with pytest.raises(DataError, match=problem):
-        _encoded([fc.numeric_column("v", shape=2)], Dataset.from_arrays({"v": pa.array(VECTORS)}).batch(3))
+        Dataset.from_arrays({"v": pa.array(VECTORS)})
 
 
 @pytest.mark.parametrize("columns", [[NUMBERS[0]], [NUMBERS[0], MARKS[0]]], ids=["number", "number and indicator"])

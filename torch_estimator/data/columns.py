@@ -88,9 +88,7 @@ def as_column(
 
 
 def is_incomplete(column: Column) -> bool:
-    """Return whether a column is an Arrow array of numbers, or of lists of these, of which some or all are missing."""
-    if isinstance(column, pa.Array) and is_list_type(column.type):
-        column = column.flatten()
+    """Return whether a column is an Arrow array of numbers of which some or all are missing."""
     return isinstance(column, pa.Array) and column.null_count > 0 and (_is_number(column.type) or _is_null(column.type))
 
 
