@@ -293,3 +293,15 @@ def test_nan_and_infinity_in_a_text_file_are_named_where_the_column_has_none(tmp
     ):
         with pytest.raises(DataError, match=problem):
             _encoded([fc.numeric_column("age", default_value=default)], data.batch(2))
+
+
+def test_a_cache_behind_a_map_is_made_anew_for_another_default(tmp_path: Path) -> None:
+    data = Dataset.from_arrays({"k": np.arange(2)}).map(_one_hole).cache(str(tmp_path / "cache")).batch(2)
+    for default in (3.0, 3.0, 4.0):
+        assert _encoded([fc.numeric_column("x", default_value=default)], data) == [[1], [default]]
+    with pytest.raises(DataError, match=r"row 1 .*column 'x': the value is missing and has no default"):
+        _encoded([fc.numeric_column("x")], data)
+
+
+def _one_hole(features: dict[str, Any]) -> dict[str, Any]:
+    return {"x": np.array([1.0, None], object)[features["k"]]}

@@ -221,7 +221,7 @@ class _Pipeline:
                 f"cache({cache.path!r}) cannot tell whether an iterable, or several Datasets, give the same in another "
                 "run; use cache() without a filename."
             )
-        steps = [_identity(one) for one in (*early, *before) if not isinstance(one, Prefetch)]
+        steps = [_identity(one, self._missing) for one in (*early, *before) if not isinstance(one, Prefetch)]
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
     def _part(self, dataset: Any) -> tuple[Stream, Signature]:
@@ -258,10 +258,14 @@ def _needs_raw_columns(operation: Operation) -> bool:
     return isinstance(operation, CALLS | Label | ClassWeight)
 
 
-def _identity(operation: Operation) -> Any:
-    """Return a list or text that is equal in two runs only if the operation does the same in both runs."""
+def _identity(operation: Operation, missing: Mapping[str, float]) -> Any:
+    """Return a list or text that is equal in two runs only if the operation does the same in both runs.
+
+    `missing` has, by feature, the number that replaces a missing one.
+    """
     if isinstance(operation, Map):
-        return ["map", operation.of_batches, function_identity(operation.function)]
+        found = ["map", operation.of_batches, function_identity(operation.function)]
+        return [*found, dict(missing)] if missing else found
     if isinstance(operation, Filter):
         return ["filter", operation.of_batches, function_identity(operation.predicate)]
     # Leave out the seed that a shuffle drew. The cache compares this seed as part of the position.
