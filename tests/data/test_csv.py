@@ -214,9 +214,9 @@ def fails(make: Callable[[], Dataset]) -> str:
         ("1.5,d,0", "column 'n': '1.5' is not a whole number"),
         (",d,0", "column 'n': the value is missing and has no default; give one, as defaults={'n': 0} does."),
         ("4,d", "2 fields, but there are 3 columns (n, s, y)."),
-        ('4,"d,0', 'a quoted field (") does not end on this line'),
-        ('4,"d\n4,d",0', 'a quoted field (") does not end on this line'),
-        ('4,"d\r4,d",0', 'a quoted field (") does not end on this line'),
+        ('4,"d,0', "a quoted field of column 's' begins here and does not end within 64 MiB or the file; close the"),
+        ('4,"d\n4,d",0,1', "4 fields, but there are 3 columns (n, s, y); the row has 2 lines, because of its quotes."),
+        ('4,"d\r4,d",x', "column 'y': 'x' is not a whole number (int64)"),
         ("4,d\rd,0", "2 fields, but there are 3 columns (n, s, y)."),
         ("4,d," + "0" * 200_000 + "x", "column 'y': '" + "0" * 40 + "…' is not a whole number (int64)"),
         ("4,d,0,0", "4 fields, but there are 3 columns (n, s, y)."),
@@ -261,17 +261,27 @@ def test_the_error_of_a_wrong_inferred_type_names_the_cure(tmp_path: Path) -> No
 SOME_QUOTES = [f'{i},"a ""b"" {i % 7}, c",{i % 2}' for i in range(40_000)]
 
 
+STRAY = "fields, but there are 3 columns (n, s, y); the row has"
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(
-    ("opening", "closing"), [('7,"a,1', '9,b",1'), ('7,"a,1', '9,b,"1"'), ('7,1,"1', '9,"",1'), ('7,1,"', "9,b,1")]
+    ("opening", "closing", "line", "wrong"),
+    [
+        ('7,"a,1', '9,b",1', 7, "column 'n': 'bad' is not a whole number (int64)"),
+        ('7,"a,1', '9,b,"1"', 3, f"2 {STRAY} 4 lines"),
+        ('7,1,"1', '9,"",1', 3, f"5 {STRAY} 6 lines"),
+        ('7,1,"', "9,b,1", 3, f"5 {STRAY} 6 lines"),
+    ],
 )
-def test_a_stray_quote_never_swallows_other_lines(opening: str, closing: str, shuffle: bool, tmp_path: Path) -> None:
+def test_a_stray_quote_is_named_where_it_begins(
+    opening: str, closing: str, line: int, wrong: str, shuffle: bool, tmp_path: Path
+) -> None:
     lines = [*SOME_QUOTES, "1,,1", opening, "2,,1", "", closing, "bad,,1", *SOME_QUOTES]
     file = written(tmp_path / "a.csv", "n,s,y\n" + "\n".join(lines) + "\n")
     data = Dataset.from_csv(file, column_types={"n": "int64", "s": "string", "y": "string"})
     data = (data.shuffle(10, seed=1) if shuffle else data).batch(100)
-    wrong = 'a quoted field (") does not end on this line; a field cannot hold a newline.'
-    assert fails(lambda: data) == f"{file}, line {len(SOME_QUOTES) + 3}: {wrong}"
+    assert fails(lambda: data).startswith(f"{file}, line {len(SOME_QUOTES) + line}: {wrong}")
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -7,6 +7,7 @@ others are kept.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.batch_prediction.columns import from_strings
+from torch_estimator.batch_prediction.columns import Array, from_strings
 from torch_estimator.batch_prediction.rows import (
     Column,
     Rows,
@@ -33,10 +34,12 @@ from torch_estimator.data.arrow import one_array
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import read_texts
+from torch_estimator.data.sources.csv_records import CsvRanges, first_record
+from torch_estimator.data.sources.csv_schema import header_names
 from torch_estimator.data.sources.input_files import ByteFile, as_patterns, expand, file_version, open_byte_file
 from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
 from torch_estimator.data.sources.row_groups import RowGroups, open_parquet, row_groups
-from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, read_lines
+from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, Piece, read_lines
 from torch_estimator.errors import DataError, InvalidValueError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
@@ -75,6 +78,7 @@ class InputFile:
         texts: Those of a Parquet file whose strings are read as codes.
         start: Position of the first row of a text file, in bytes.
         size: Length of a text file in bytes.
+        line: Number of its first line, after a header.
     """
 
     url: str
@@ -83,6 +87,7 @@ class InputFile:
     texts: tuple[str, ...] = ()
     start: int = 0
     size: int = 0
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,10 @@ class Reader(ABC):
         return [name for name in names if name in self.signature.inputs or name in self.keys]
 
 
+_Parsed = tuple[dict[str, pa.Array], Array, list[tuple[int, str]]]
+"""Columns, the line of each row, and the rejected records with their lines."""
+
+
 class _TextReader(Reader):
     """Reader of files of lines."""
 
@@ -183,13 +192,16 @@ class _TextReader(Reader):
 
     def _lines(self, file: InputFile, chunk: Chunk) -> bytes:
         """Return the lines that begin in a chunk."""
+        return bytes(read_lines(self._reopened(file), chunk.start, chunk.start + chunk.length, first=file.start).data)
+
+    def _reopened(self, file: InputFile) -> ByteFile:
         if self._file is None or self._file.url != file.url:
             self._file = open_byte_file(file.url, unpack=False)
         if self._file.size < file.size:
             raise DataError(f"{file.url} became shorter while it was read.")
         # What was written behind the end since belongs to no chunk.
         self._file.size = file.size
-        return bytes(read_lines(self._file, chunk.start, chunk.start + chunk.length, first=file.start).data)
+        return self._file
 
     def _opened(self, url: str) -> tuple[ByteFile, int]:
         """Open a file, and return where its first line begins."""
@@ -201,13 +213,15 @@ class _TextReader(Reader):
 
 
 class CsvReader(_TextReader):
-    """Reader of CSV: a field cannot hold a newline, and an empty field is a missing value.
+    """Reader of CSV, in which an empty field is a missing value.
 
     Args:
         signature: As for `Reader`.
         keys: As for `Reader`.
-        columns: Names of the columns; empty if the first line of each file has them.
+        columns: Names of the columns; empty if the first record of each file has them.
     """
+
+    _ranges: tuple[ByteFile, CsvRanges] | None = None
 
     def __init__(self, signature: Signature, keys: Sequence[str], columns: Sequence[str] = ()) -> None:
         super().__init__(signature, keys)
@@ -215,22 +229,36 @@ class CsvReader(_TextReader):
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
         opened, start = self._opened(url)
-        names = self._columns
+        names, lines = self._columns, 0
         if not names:
-            line = bytes(read_lines(opened, 0, 1, first=0).data)
-            names = _header(line[start:], url)
-            start = min(len(line), opened.size)
+            start, record = first_record(opened, _FORMAT)
+            names, lines = _header(record, url), max(record.count(b"\n"), 1)
+            start = min(start + len(record), opened.size)
         self._check_columns(names, url, "" if self._columns else _NO_HEADER)
         for name in self._columns_of(names):
             if name in self.signature.inputs and self.signature.inputs[name].shape[1:] not in ((), (1,)):
                 raise DataError(f"{url}: input {name} takes lists, which CSV cannot hold; use JSON lines or Parquet.")
-        return self._plan(
-            number, InputFile(url=url, version=_version(opened), columns=names, start=start, size=opened.size)
-        )
+        version = _version(opened)
+        file = InputFile(url=url, version=version, columns=names, start=start, size=opened.size, line=1 + lines)
+        return self._plan(number, file)
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
-        data = self._lines(file, chunk)
-        columns, numbers, rejected = self._parsed(data, file.columns)
+        opened = self._reopened(file)
+        if self._ranges is None or self._ranges[0] is not opened:
+            self._ranges = opened, CsvRanges([opened], [file.start], _FORMAT)
+        ranges = self._ranges[1]
+        pieces = ranges.between(0, chunk.start, chunk.start + chunk.length)
+        rows = self._rows(pieces, file.columns)
+        # If most records of a chunk are wrong, it may lie within one record.
+        if 2 * len(rows.rejected) > len(rows) and ranges.look_closer(pieces):
+            return self.read(file, chunk)
+        return rows
+
+    def _rows(self, pieces: Sequence[Piece], names: Sequence[str]) -> Rows:
+        data = b"".join(piece.data for piece in pieces)
+        is_whole = all(piece.opened is None for piece in pieces)
+        parsed = self._parsed(data, names) if is_whole else None
+        columns, numbers, rejected = parsed or self._parsed_by_record(pieces, names)
         inputs: dict[str, Column] = {}
         reasons: dict[int, str] = {}
         for name, info in self.signature.inputs.items():
@@ -244,51 +272,54 @@ class CsvReader(_TextReader):
         keys = {name: columns[name].fill_null(from_strings([""])[0]) for name in self.keys}
         return Rows(inputs, keys, numbers, data.count(b"\n"), rejected).reject(reasons)
 
-    def _parsed(
-        self, data: bytes, names: Sequence[str]
-    ) -> tuple[dict[str, pa.Array], np.ndarray[Any, Any], list[tuple[int, str]]]:
-        """Return the columns, the line of each row, and the rejected lines."""
+    def _parsed(self, data: bytes, names: Sequence[str]) -> _Parsed | None:
+        """Return the rows of whole records, or None if Arrow cannot tell which record is which row."""
         wrong: list[tuple[int, str]] = []
 
         def refuse(row: Any) -> str:
-            wrong.append((row.number, _wrong_number(row.actual_columns, names)))
+            wrong.append((row.number - 1, _wrong_number(row.actual_columns, names)))
             return "skip"
 
         wanted = self._columns_of(names) or [names[0]]
         types = {name: STRINGS if self._is_text(name) else pa.string() for name in wanted}
-        lines = data.count(b"\n")
         try:
             data.decode()
             table = read_texts(data, _FORMAT, names, types, refuse)
         except (UnicodeDecodeError, pa.ArrowInvalid):
-            return self._parsed_by_line(data, names)
-        # Where Arrow's rows are not the lines (blank lines, fields with newlines), Python tells which line is which.
-        is_plain = table.num_rows + len(wrong) == lines and data.count(b"\r") == data.count(b"\r\n")
-        if not is_plain or _FORMAT.joins_lines(data, lines):
-            return self._parsed_by_line(data, names)
-        rejected = [(number - 1, reason) for number, reason in wrong]
-        numbers = np.setdiff1d(np.arange(lines), np.array([number for number, _ in rejected], np.int64))
+            return None
+        ends = _FORMAT.ends(data)
+        # Arrow skips blank lines, and ends a record at a carriage return, too.
+        if table.num_rows + len(wrong) != len(ends) or data.count(b"\r") != data.count(b"\r\n"):
+            return None
+        lines = _lines_at(data, np.concatenate([[0], ends])[:-1])
+        rejected = [(int(lines[record]), reason) for record, reason in wrong]
+        numbers = np.delete(lines, np.array([record for record, _ in wrong], np.int64))
         return {name: one_array(table.column(name)) for name in table.column_names}, numbers, rejected
 
-    def _parsed_by_line(
-        self, data: bytes, names: Sequence[str]
-    ) -> tuple[dict[str, pa.Array], np.ndarray[Any, Any], list[tuple[int, str]]]:
-        """Do the same line by line, slowly, when a line is not UTF-8, blank, or has an open quote."""
+    def _parsed_by_record(self, pieces: Sequence[Piece], names: Sequence[str]) -> _Parsed:
+        """Do the same record by record, slowly: one is not UTF-8 or blank, or has a quote that does not end."""
         rows: list[list[str]] = []
         numbers: list[int] = []
         rejected: list[tuple[int, str]] = []
-        for number, line in enumerate(data.split(b"\n")[:-1]):
-            if not line.strip(b"\r"):
+        line = 0
+        for piece in pieces:
+            data = bytes(piece.data)
+            if piece.opened is not None:
+                before = data[: piece.opened - piece.start].count(b"\n")
+                rejected.append((line + before, "A quoted field begins here and does not end."))
+                line += data.count(b"\n")
                 continue
-            try:
-                fields = _fields(line)
-                if len(fields) != len(names):
-                    raise ValueError(_wrong_number(len(fields), names))
-            except ValueError as error:
-                rejected.append((number, _not_text(error) if isinstance(error, UnicodeDecodeError) else str(error)))
-                continue
-            rows.append(fields)
-            numbers.append(number)
+            for start, end in itertools.pairwise([0, *_FORMAT.ends(data).tolist()]):
+                record = data[start:end]
+                if record.strip(b"\r\n"):
+                    try:
+                        rows.append(_fields(record, names))
+                        numbers.append(line)
+                    except ValueError as error:
+                        rejected.append(
+                            (line, _not_text(error) if isinstance(error, UnicodeDecodeError) else str(error))
+                        )
+                line += record.count(b"\n")
         columns = {
             name: _null_where_empty([fields[names.index(name)] for fields in rows]) for name in self._columns_of(names)
         }
@@ -457,9 +488,9 @@ def _version(file: ByteFile) -> list[Any]:
     return [file.size, file_version(file.url)[-1]]
 
 
-def _header(line: bytes, url: str) -> tuple[str, ...]:
+def _header(record: bytes, url: str) -> tuple[str, ...]:
     try:
-        names = tuple(name.strip() for name in _fields(line))
+        names = header_names(record.decode(), _FORMAT)
     except ValueError as error:
         raise DataError(f"{url}, line 1: the header cannot be read ({error}).") from error
     if twice := duplicates(names):
@@ -469,16 +500,24 @@ def _header(line: bytes, url: str) -> tuple[str, ...]:
     return names
 
 
-def _fields(line: bytes) -> list[str]:
-    """Return the fields of a line.
+def _fields(record: bytes, names: Sequence[str]) -> list[str]:
+    """Return the fields of a record.
 
     Raises:
-        ValueError: The line is not UTF-8, or a quoted field does not end on it.
+        ValueError: The record is not UTF-8, or has another number of fields than there are names.
     """
-    text = line.decode().rstrip("\r\n")
-    if _FORMAT.is_open(text) or "\r" in text:
-        raise ValueError("A quoted field does not end on its line; a field cannot hold a newline.")
-    return _FORMAT.fields(text)
+    fields = _FORMAT.fields(record.decode())
+    if len(_FORMAT.records(record)) > 1:
+        raise ValueError("The line has a carriage return outside quotes, which does not end a line here.")
+    if len(fields) != len(names):
+        raise ValueError(_wrong_number(len(fields), names))
+    return fields
+
+
+def _lines_at(data: bytes, positions: Array) -> Array:
+    """Return how many newlines are before some positions."""
+    lines: Array = np.searchsorted(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")), positions)
+    return lines
 
 
 def _null_where_empty(texts: Sequence[str]) -> pa.Array:

@@ -346,9 +346,8 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
     Everything can be done again if the process is killed in the middle.
     """
     states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
-    header = 1 if plan.format == "csv" and not plan.options.columns else 0
     # Files are divided by bytes, except Parquet, so that only now the number of a chunk's first line or row is known.
-    begins = [1 + header if plan.is_text else 0] * len(plan.inputs)
+    begins = [file.line if plan.is_text else 0 for file in plan.inputs]
     for number, state in enumerate(states):
         firsts = []
         for chunk, length in zip(plan.shards[number], state.lengths, strict=True):

@@ -88,7 +88,7 @@ class Dataset:
         na_value: str | None = None,
         ignore_errors: bool = False,
     ) -> Dataset:
-        """Read CSV files with one record per line. A field cannot hold a newline. Blank lines are skipped.
+        """Read CSV files. A quoted field may hold newlines. Blank lines are skipped.
 
         Numbers must be finite: ``nan`` and ``inf`` are errors, except in a column whose default is NaN. Errors in the
         files are raised by the iterator, as `DataError`.
@@ -116,7 +116,7 @@ class Dataset:
                 them without a `map` in between. If no column holds lists, a warning is logged.
             label: Column to use as label, or several; see `label`.
             delimiter: Character between fields.
-            quote_char: Character around fields that hold the delimiter; None if quotes have no special meaning.
+            quote_char: Character around fields that hold the delimiter or newlines; None if quotes have no special meaning.
             missing_values: Fields that stand for a missing value, as an empty field does, such as ``["NA", "?"]``.
             na_value: One more of them; the name that `tf.data.experimental.make_csv_dataset` has for it.
             ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log

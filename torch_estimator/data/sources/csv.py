@@ -1,4 +1,4 @@
-"""CSV files as a source of rows. Ranges of whole lines are read, and Arrow parses many ranges at once."""
+"""CSV files as a source of rows. Ranges of whole records are read, and Arrow parses many ranges at once."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
+from torch_estimator.data.sources.csv_records import CsvRanges, first_record
 from torch_estimator.data.sources.csv_schema import (
     NO_HEADER,
     CsvSchema,
@@ -41,22 +42,14 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.line_reader import LineReader
-from torch_estimator.data.sources.text_lines import (
-    BYTE_ORDER_MARK,
-    LineLocator,
-    LineRanges,
-    Piece,
-    first_line,
-    named_files,
-    open_text_file,
-)
+from torch_estimator.data.sources.text_lines import LineLocator, Piece, named_files, open_text_file
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CsvSource:
-    """Source of rows from CSV files (paths, URLs and globs) with one record per line.
+    """Source of rows from CSV files (paths, URLs and globs).
 
     `column_names` is None for those in the header, `select_columns` for all; `column_types` are the user's. `defaults`
     has the value that replaces a missing one, by column, and `missing` the integer where there is no default.
@@ -80,12 +73,16 @@ class CsvSource:
         """
         opened = [open_text_file(path) for path in expand(self.patterns)]
         starts, names = self._headers(opened)
-        ranges = LineRanges(opened, starts)
+        ranges = CsvRanges(opened, starts, self.format)
         pieces = ranges.sample()
+        texts = CsvParser(text_schema(self.format, names))
+        locator = LineLocator(opened, pieces, texts.parse, texts.problem, split=self.format.records)
         if self.ignore_errors:
-            # A line with too many fields would hide the types of the others.
-            texts = CsvParser(text_schema(self.format, names))
-            pieces, _ = LineLocator(opened, pieces, texts.parse, texts.problem).without_wrong(texts.parse)
+            # A record with too many fields would hide the types of the others.
+            pieces, _ = locator.without_wrong(texts.parse)
+        elif pieces and all(piece.opened is not None for piece in pieces):
+            raise locator.parse_error(pa.ArrowInvalid())
+        pieces = [piece for piece in pieces if piece.opened is None]
         sample = b"".join(bytes(piece.data) for piece in pieces)
         schema = resolve_schema(self, request, names, where=named_files(opened), sample=sample)
         if not sample:
@@ -99,12 +96,11 @@ class CsvSource:
         starts: list[int] = []
         names: tuple[str, ...] | None = None
         for file in opened:
-            line = first_line(file) if self.format.header else file.read(0, len(BYTE_ORDER_MARK))
-            mark = len(BYTE_ORDER_MARK) if line.startswith(BYTE_ORDER_MARK) else 0
-            line = line[mark:] if self.format.header else b""
-            starts.append(mark + len(line))
+            start, line = first_record(file, self.format)
             if not self.format.header:
+                starts.append(start)
                 continue
+            starts.append(start + len(line))
             header = self._header(line, file.url)
             if names is not None and header != names:
                 cure = NO_HEADER if self.column_names is None else "; column_names need files with the same header"
@@ -222,7 +218,7 @@ def _check_separator(separator: Any, delimiter: str, quote_char: str | None) -> 
 class _CsvReader(LineReader):
     def __init__(
         self,
-        lines: LineRanges,
+        records: CsvRanges,
         opened: Sequence[ByteFile],
         schema: CsvSchema,
         request: ReadRequest,
@@ -232,7 +228,13 @@ class _CsvReader(LineReader):
         self._schema = schema
         self._parser = CsvParser(schema)
         super().__init__(
-            lines, opened, self._parser, request, bytes_per_row=schema.bytes_per_line, ignore_errors=ignore_errors
+            records,
+            opened,
+            self._parser,
+            request,
+            bytes_per_row=schema.bytes_per_line,
+            ignore_errors=ignore_errors,
+            split=schema.format.records,
         )
 
     def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:

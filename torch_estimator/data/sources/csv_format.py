@@ -1,11 +1,13 @@
-"""The format of CSV lines: delimiter, quotes, and how a line is split into fields."""
+"""The format of CSV: delimiter, quotes, and how text is split into records and fields."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
+from torch_estimator.data.columns import Array
 from torch_estimator.errors import InvalidValueError
 
 _NEWLINE = ord("\n")
@@ -18,11 +20,11 @@ USUAL_MARKS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvFormat:
-    """Format of CSV lines. Lines are split into fields in the same way as by Arrow's parser.
+    """Format of CSV. Text is split into records and fields in the same way as by Arrow's parser.
 
-    The delimiter is one character, and so is `quote_char` around fields that hold it; with None, quotes have no special
-    meaning. `header` says whether the first line names the columns. `missing_values` are fields that stand for a
-    missing value, besides the empty one.
+    The delimiter is one character, and so is `quote_char` around fields that hold it or a line end; with None, quotes
+    have no special meaning. `header` says whether the first line names the columns. `missing_values` are fields that
+    stand for a missing value, besides the empty one.
     """
 
     delimiter: str = ","
@@ -38,39 +40,15 @@ class CsvFormat:
             if not isinstance(value, str) or len(value) != 1 or value in "\r\n" or ord(value) > 127:
                 raise InvalidValueError(f"{name} must be one ASCII character, but got {value!r}.")
 
-    def fields(self, line: str) -> list[str]:
-        """Return the fields of one line.
+    def fields(self, record: str) -> list[str]:
+        """Return the fields of one record, which ends in the text.
 
         >>> CsvFormat().fields('1,"a,""b",c"d')
         ['1', 'a,"b', 'c"d']
         """
-        return self._split(line)[0]
-
-    def is_open(self, line: str) -> bool:
-        """Return whether the last field of a line has an opening quote and no closing one."""
-        return self._split(line)[1]
-
-    def open_quote_problem(self) -> str:
-        """Return the error message for a line whose last field has an opening quote and no closing one."""
-        return f"a quoted field ({self.quote_char}) does not end on this line; a field cannot hold a newline"
-
-    def joins_lines(self, data: bytes, rows: int) -> bool:
-        """Return whether a quoted field does not end on its line, so that Arrow may join lines to one row.
-
-        `rows` is the number of rows that Arrow found in these whole lines.
-        """
-        if self.quote_char is None or self.quote_char.encode() not in data:
-            return False
-        # Count line ends first, because this is fast and suffices for the common case, data without blank lines.
-        if rows != _count_line_ends(data) and rows != count_filled(data):
-            return True
-        # An open field on the last line joins no lines, so the counts agree. Check the last line separately.
-        return self.is_open(_last_filled(data).decode("latin-1"))
-
-    def _split(self, line: str) -> tuple[list[str], bool]:
-        text, quote = line.rstrip("\r\n"), self.quote_char
+        text, quote = record.rstrip("\r\n"), self.quote_char
         if quote is None:
-            return text.split(self.delimiter), False
+            return text.split(self.delimiter)
         fields: list[str] = []
         start = 0
         while True:
@@ -82,35 +60,96 @@ class CsvFormat:
                     end = text.find(quote, end + 2)
                 value = text[start + 1 : end if end >= 0 else None].replace(quote * 2, quote)
                 if end < 0:
-                    return [*fields, value], True
+                    return [*fields, value]
                 start = end + 1
             stop = text.find(self.delimiter, start)
             if stop < 0:
-                return [*fields, value + text[start:]], False
+                return [*fields, value + text[start:]]
             fields.append(value + text[start:stop])
             start = stop + 1
 
+    def records(self, data: bytes | memoryview) -> list[bytes]:
+        """Return the records of a text, each with its line end. A carriage return ends one, as in Arrow's parser.
 
-def _count_line_ends(data: bytes) -> int:
-    # Count with numpy, which is several times faster here than bytes.count.
-    array = np.frombuffer(data, np.uint8)
-    ends = np.count_nonzero(array == _NEWLINE)
-    if b"\r" in data:
-        returns = array == _RETURN
-        returns[:-1] &= array[1:] != _NEWLINE
-        ends += np.count_nonzero(returns)
-    return int(ends)
+        >>> CsvFormat().records(b'1,"a\\nb"\\r\\n2,c\\n')
+        [b'1,"a\\nb"\\r\\n', b'2,c\\n']
+        """
+        text = bytes(data)
+        ends = self._ends(np.frombuffer(text, np.uint8), returns=True).tolist()
+        if text and (not ends or ends[-1] < len(text)):
+            ends.append(len(text))
+        return [text[start:stop] for start, stop in itertools.pairwise([0, *ends])]
 
+    def ends(self, data: bytes) -> Array:
+        """Return the positions after the newlines that are in no quoted field. A record begins with the data."""
+        return self._ends(np.frombuffer(data, np.uint8), returns=False)
 
-def _last_filled(data: bytes) -> bytes:
-    """Return the last line of `data` that is not blank."""
-    stop = len(data)
-    while stop and data[stop - 1] in b"\r\n":
-        stop -= 1
-    start = data.rfind(b"\n", 0, stop) + 1
-    return data[max(start, data.rfind(b"\r", start, stop) + 1) : stop]
+    def opening(self, data: bytes) -> int | None:
+        """Return where the quote is that is open at the end of the data, if one is. A record begins with the data."""
+        array = np.frombuffer(data, np.uint8)
+        fields = self._quoted(array, self._quotes(array))
+        return fields[-1][0] if fields and fields[-1][1] > len(data) else None
 
+    def is_by_line(self, data: bytes | memoryview) -> bool:
+        """Return whether each of these lines is a record, and has no sign that the first is the rest of one.
 
-def count_filled(data: bytes) -> int:
-    """Return the number of lines in `data` that are not blank. A carriage return ends a line, as in Arrow's parser."""
-    return sum(map(bool, data.splitlines()))
+        Such a sign is a quote that neither encloses a field nor is doubled in one.
+        """
+        array = np.frombuffer(data, np.uint8)
+        quotes = self._quotes(array)
+        if not len(quotes):
+            return True
+        if not self._is_strict(array, quotes):
+            return False
+        newlines = np.flatnonzero(array == _NEWLINE)
+        return not np.any(np.searchsorted(quotes, newlines) & 1)
+
+    def _ends(self, array: Array, *, returns: bool) -> Array:
+        marks = array == _NEWLINE
+        if returns:
+            is_return = array == _RETURN
+            is_return[:-1] &= array[1:] != _NEWLINE
+            marks |= is_return
+        ends: Array = np.flatnonzero(marks)
+        quotes = self._quotes(array)
+        if len(quotes) and self._is_strict(array, quotes):
+            ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
+        elif len(quotes):
+            starts, stops = np.array([(-1, 0), *self._quoted(array, quotes)], np.int64).T
+            ends = ends[stops[np.searchsorted(starts, ends) - 1] <= ends]
+        return ends + 1
+
+    def _quotes(self, array: Array) -> Array:
+        places: Array = np.flatnonzero(array == ord(self.quote_char)) if self.quote_char is not None else array[:0]
+        return places
+
+    def _is_strict(self, array: Array, quotes: Array) -> bool:
+        """Return whether each quote encloses a field or is doubled in one, so that an odd one opens and an even closes.
+
+        `quotes` are the positions of all quotes.
+        """
+        is_border = np.zeros(256, np.bool_)
+        is_border[[ord(self.delimiter), ord(self.quote_char or ""), _NEWLINE, _RETURN]] = True
+        before = array[np.maximum(quotes[::2] - 1, 0)]
+        after = array[np.minimum(quotes[1::2] + 1, len(array) - 1)]
+        return bool(is_border[before].all() and is_border[after].all())
+
+    def _quoted(self, array: Array, quotes: Array) -> list[tuple[int, int]]:
+        """Return where quoted fields begin, and the position after each: behind the data if the field does not end.
+
+        `quotes` are the positions of all quotes.
+        """
+        before = array[np.maximum(quotes - 1, 0)]
+        begins = (np.isin(before, [ord(self.delimiter), _NEWLINE, _RETURN]) | (quotes == 0)).tolist()
+        places = quotes.tolist()
+        fields = []
+        at = 0
+        while at < len(places):
+            if begins[at]:
+                start = places[at]
+                at += 1
+                while at + 1 < len(places) and places[at + 1] == places[at] + 1:
+                    at += 2
+                fields.append((start, places[at] + 1 if at < len(places) else len(array) + 1))
+            at += 1
+        return fields

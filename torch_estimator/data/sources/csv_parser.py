@@ -1,4 +1,4 @@
-"""Parsing of CSV text with Arrow, in the calling thread, and messages about lines that Arrow refuses."""
+"""Parsing of CSV text with Arrow, in the calling thread, and messages about records that Arrow refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat
-from torch_estimator.data.sources.text_lines import check_finite, first_words, type_in_words
+from torch_estimator.data.sources.text_lines import MOST_LINE_BYTES, check_finite, first_words, type_in_words
 from torch_estimator.errors import RowError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,4000}")
 
 
 class CsvParser:
-    """Parser of CSV lines into Arrow arrays. Strings are dictionary encoded, and missing numbers are null."""
+    """Parser of CSV records into Arrow arrays. Strings are dictionary encoded, and missing numbers are null."""
 
     def __init__(self, schema: CsvSchema) -> None:
         self.schema = schema
@@ -35,11 +35,11 @@ class CsvParser:
         self._convert_options = _convert_options(schema.types, schema.format)
 
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
-        """Parse CSV lines (without a header), and return an Arrow array per column.
+        """Parse CSV records (without a header), and return an Arrow array per column.
 
-        The lines are whole; without `columns`, all columns of the schema are returned. Raise ArrowInvalid if a line has
-        too few or too many fields, a field cannot be read or does not end on its line, or a number is not finite
-        although neither the column's default nor the model allows it.
+        The records are whole; without `columns`, all columns of the schema are returned. Raise ArrowInvalid if a record
+        has too few or too many fields, a field cannot be read, or a number is not finite although neither the column's
+        default nor the model allows it.
         """
         types = self.schema.types
         options = self._convert_options
@@ -49,8 +49,6 @@ class CsvParser:
         if _is_blank(data):
             return {name: pa.array([], kind) for name, kind in types.items()}
         table = self._read_rows(data, types, options)
-        if self.schema.format.joins_lines(bytes(data), table.num_rows):
-            raise pa.ArrowInvalid("A quoted field does not end on its line")
         return {name: self._checked(_one_array(table.column(name)), name) for name in types}
 
     def check_inferred(self, sample: bytes) -> None:
@@ -71,18 +69,18 @@ class CsvParser:
             cure = f"give column_types={{{name!r}: 'string'}}, or 'uint64' or 'float32' where it holds that"
             check_integers([_as_integer(text) for text in texts.column(name).to_pylist()], name, cure)
 
-    def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return an error message about a CSV line that cannot be parsed."""
+    def problem(self, record: bytes, error: pa.ArrowInvalid) -> str:
+        """Return an error message about a CSV record that cannot be parsed."""
         schema = self.schema
-        text = line.decode("utf-8", errors="replace")
-        fields = schema.format.fields(text)
-        if schema.format.is_open(text):
-            return schema.format.open_quote_problem()
+        fields = schema.format.fields(record.decode("utf-8", errors="replace"))
+        if schema.format.opening(record) is not None:
+            return open_quote_problem(schema.names[len(fields) - 1] if len(fields) <= len(schema.names) else None)
         if len(fields) != len(schema.names):
-            return f"{len(fields)} fields, but there are {len(schema.names)} columns ({', '.join(schema.names)})"
+            columns = f"{len(schema.names)} columns ({', '.join(schema.names)})"
+            return f"{len(fields)} fields, but there are {columns}{lines_of(record)}"
         for name, kind in schema.types.items():
             try:
-                self.parse(line, [name])
+                self.parse(record, [name])
             except pa.ArrowInvalid:
                 value = fields[schema.names.index(name)]
                 if _is_number(value) and pa.types.is_floating(kind):
@@ -123,6 +121,20 @@ class CsvParser:
         return array
 
 
+def open_quote_problem(column: str | None) -> str:
+    """Return the message about a quote that does not end; `column` is the name of its column, if it is known."""
+    return (
+        f"a quoted field{'' if column is None else f' of column {column!r}'} begins here and does not end within "
+        f"{MOST_LINE_BYTES >> 20} MiB or the file; close the quote, or give quote_char=None if quotes have no meaning"
+    )
+
+
+def lines_of(record: bytes) -> str:
+    """Return the end of a message about the number of fields of a record: how many lines it has, if several."""
+    lines = len(record.splitlines())
+    return f"; the row has {lines} lines, because of its quotes" if lines > 1 else ""
+
+
 def read_texts(
     data: bytes,
     form: CsvFormat,
@@ -130,11 +142,11 @@ def read_texts(
     types: Mapping[str, pa.DataType],
     refuse: Callable[[Any], str],
 ) -> pa.Table:
-    """Return columns of whole CSV lines as strings; an empty field is null, also in quotes.
+    """Return columns of whole CSV records as strings; an empty field is null, also in quotes.
 
-    The lines are in UTF-8: for a line that is not, Arrow would print a traceback. `names` are all columns of the lines,
-    and `types` those to return: strings, which may be dictionary encoded. `refuse` is Arrow's handler of lines with
-    another number of fields. Raise ArrowInvalid if the lines cannot be parsed.
+    The text is UTF-8: where it is not, Arrow would print a traceback. `names` are all columns of the records, and
+    `types` those to return: strings, which may be dictionary encoded. `refuse` is Arrow's handler of records with
+    another number of fields. Raise ArrowInvalid if the records cannot be parsed.
     """
     parse, convert = _parse_options(form), _convert_options(types, form)
     parse.invalid_row_handler = refuse

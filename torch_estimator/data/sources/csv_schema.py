@@ -57,16 +57,14 @@ def text_schema(form: CsvFormat, names: tuple[str, ...]) -> CsvSchema:
 
 
 def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
-    """Return the column names in the header line of a CSV file.
+    """Return the column names in the header of a CSV file.
 
-    Raise a DataError if the header is not text, a quoted field does not end, or two columns have the same name.
+    Raise a DataError if the header is not text, or two columns have the same name.
     """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{url}, line 1: the header is not UTF-8 text.") from error
-    if form.is_open(text):
-        raise DataError(f"{url}, line 1: {form.open_quote_problem()}.")
     names = header_names(text, form)
     twice = duplicates(names)
     if twice:
@@ -118,7 +116,7 @@ def resolve_schema(
             where,
         )
     unknown = [name for name, kind in types.items() if kind is None]
-    lines = max(len(sample.splitlines()), 1)
+    lines = max(len(source.format.records(sample)), 1)
     if unknown:
         found = infer_types(source.format, names, unknown, sample)
         _warn_of_marks(source.format, names, [name for name in found if pa.types.is_string(found[name])], sample, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from torch_estimator.data.sources.csv_parser import CsvParser
 from torch_estimator.data.sources.input_files import ByteFile
 from torch_estimator.data.sources.json_parser import JsonParser
 from torch_estimator.data.sources.left_out import LeftOut
-from torch_estimator.data.sources.text_lines import LineLocator, LineRanges, Piece, named_line
+from torch_estimator.data.sources.text_lines import LineLocator, LineRanges, Piece, joined, named_line, split_lines
 from torch_estimator.errors import RowError
 
 
@@ -22,7 +22,7 @@ class LineReader(Reader):
     """Reader of lines, with the file and line of a row in errors.
 
     `bytes_per_row` is the mean length of a line. `ignore_errors` leaves out rows that cannot be read. `blank` are the
-    characters that a line without a row consists of.
+    characters that a line without a row consists of. `split` divides text into the lines of one row each.
     """
 
     def __init__(
@@ -35,11 +35,13 @@ class LineReader(Reader):
         bytes_per_row: float,
         ignore_errors: bool,
         blank: bytes = b"\r\n",
+        split: Callable[[bytes], Sequence[bytes]] = split_lines,
     ) -> None:
         self._lines = lines
         self._files = opened
         self._line_parser = parser
         self._request = request
+        self._split = split
         self._blank = blank
         self._left_out = LeftOut("row", lambda file, at: named_line(opened[file], at)) if ignore_errors else None
         self.ranges = len(lines)
@@ -48,20 +50,22 @@ class LineReader(Reader):
 
     def read(self, ranges: Array) -> Chunk:
         pieces = self._lines.read(ranges)
-        data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
         try:
+            data = joined(pieces)
             columns = self._columns(data)
         except (RowError, pa.ArrowInvalid) as error:
+            if self._lines.look_closer(pieces):
+                return self.read(ranges)
             if self._left_out is None:
                 raise self._locator(pieces).error(error) from error
             pieces, damage = self._locator(pieces).without_wrong(self._columns)
             self._left_out.report(damage)
-            data = b"".join(piece.data for piece in pieces)
+            data = joined(pieces)
             columns = self._columns(data)
         if columns:
             rows = len(next(iter(columns.values())))
         else:
-            rows = sum(1 for line in bytes(data).splitlines() if line.strip(self._blank))
+            rows = sum(1 for line in self._split(bytes(data)) if line.strip(self._blank))
         # To locate a row, read the ranges again. The chunk then need not keep the text of its rows in memory.
         return self._request.labelled(Chunk(columns, None, rows, lambda row: self._locate(ranges, row)))
 
@@ -80,4 +84,4 @@ class LineReader(Reader):
 
     def _locator(self, pieces: Sequence[Piece]) -> LineLocator:
         parser = self._line_parser
-        return LineLocator(self._files, pieces, parser.parse, parser.problem, self._blank)
+        return LineLocator(self._files, pieces, parser.parse, parser.problem, self._blank, self._split)

@@ -25,19 +25,28 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _SLACK_BYTES = 4096
 _COUNT_BYTES = 2**22
-_MOST_LINE_BYTES = 2**26
+MOST_LINE_BYTES = 2**26
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Consecutive whole lines of a file, of which the first begins at the byte `start`.
 
-    The last ends with a newline.
+    The last ends with a newline. `opened` is the place of a quote that does not end: the piece is then a wrong record
+    of CSV, up to the end of the line with this quote.
     """
 
     file: int
     start: int
     data: bytes | memoryview
+    opened: int | None = None
+
+
+def joined(pieces: Sequence[Piece]) -> bytes | memoryview:
+    """Return the lines of all pieces. Raise ArrowInvalid if one has a quote that does not end."""
+    if any(piece.opened is not None for piece in pieces):
+        raise pa.ArrowInvalid("A quoted field does not end")
+    return pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
 
 
 class LineRanges(ByteRanges):
@@ -57,11 +66,18 @@ class LineRanges(ByteRanges):
         """
         return [piece for piece in self.in_order(ranges, self._read_file) if len(piece.data)]
 
+    def look_closer(self, pieces: Sequence[Piece]) -> bool:
+        """Return whether the ranges of these pieces may have other lines, if they are read again.
+
+        It is called when the lines cannot be parsed.
+        """
+        return False
+
     def sample(self) -> list[Piece]:
         """Return the lines of the first range with a line that is not blank. If there is none, return no lines."""
         for number in range(len(self)):
             pieces = self.read(np.array([number]))
-            if pieces and bytes(pieces[0].data).strip():
+            if any(bytes(piece.data).strip() for piece in pieces):
                 return pieces
         return []
 
@@ -101,8 +117,8 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
     while end < 0 and begin + len(data) < file.size:
         # The last line is longer than the bytes that were read after the range. Read more until the line ends.
         known = len(data)
-        if known > stop - begin + _MOST_LINE_BYTES:
-            raise _too_long(file, count_lines(file, stop) + 1)
+        if known > stop - begin + MOST_LINE_BYTES:
+            raise too_long(file, count_lines(file, stop) + 1)
         data += file.read(begin + known, begin + known + max(known, _SLACK_BYTES))
         end = data.find(b"\n", known)
     if end >= 0:
@@ -171,17 +187,23 @@ def first_line(file: ByteFile) -> bytes:
     data = b""
     # Read on if the last byte is a carriage return, because a newline that belongs to the same line end may follow.
     while not _ends(data[:-1]) and not data.endswith(b"\n") and len(data) < file.size:
-        if len(data) > _MOST_LINE_BYTES:
-            raise _too_long(file, 1)
+        if len(data) > MOST_LINE_BYTES:
+            raise too_long(file, 1)
         data += file.read(len(data), len(data) + max(len(data), _SLACK_BYTES))
     return data.splitlines(keepends=True)[0] if data else data
 
 
-def _too_long(file: ByteFile, line: int) -> DataError:
+def too_long(file: ByteFile, line: int) -> DataError:
+    """Return the error for a line that does not end."""
     return DataError(
-        f"{file.url}, line {line}: no newline ends the line within {_MOST_LINE_BYTES >> 20} MiB; see whether the file "
+        f"{file.url}, line {line}: no newline ends the line within {MOST_LINE_BYTES >> 20} MiB; see whether the file "
         "is the text that it should be, and end each line with a newline."
     )
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """Return the lines, each with its end."""
+    return data.splitlines(keepends=True)
 
 
 class LineLocator:
@@ -189,7 +211,7 @@ class LineLocator:
 
     The pieces are the lines of the window, in order. `parse` raises `pyarrow.ArrowInvalid` if it cannot parse lines;
     `problem` returns what is wrong with a line, given the line and that error. `blank` are the characters that a line
-    without a row consists of.
+    without a row consists of. `split` divides text into the lines of one row each.
     """
 
     def __init__(
@@ -199,20 +221,22 @@ class LineLocator:
         parse: Callable[[bytes], Any],
         problem: Callable[[bytes, pa.ArrowInvalid], str],
         blank: bytes = b"\r\n",
+        split: Callable[[bytes], Sequence[bytes]] = split_lines,
     ) -> None:
         self._files = files
         self._pieces = pieces
         self._parse = parse
         self._problem = problem
+        self._split = split
         self._blank = blank
 
     def locate(self, row: int) -> str:
         """Return the file and the line (from 1) of a row. Blank lines count as lines, but hold no rows."""
-        filled = (place for place, line in self._lines() if line.strip(self._blank))
+        filled = (line for line in self._lines() if bytes(line.data).strip(self._blank))
         for _ in range(row):
             next(filled, None)
         where = next(filled, None)
-        return self._files[0].url if where is None else self._named(*where)
+        return self._files[0].url if where is None else self._named(where)
 
     def error(self, error: RowError | pa.ArrowInvalid) -> DataError:
         """Convert an error about the lines to a `DataError` that names the file and line."""
@@ -232,12 +256,11 @@ class LineLocator:
         good, bad = 0, len(lines)
         while bad - good > 1:
             middle = (good + bad) // 2
-            if self._can_parse(b"".join(line for _, line in lines[good:middle])):
+            if self._can_parse(lines[good:middle]):
                 good = middle
             else:
                 bad = middle
-        place, line = lines[good]
-        return DataError(f"{self._named(*place)}: {self._problem(line, error)}.")
+        return DataError(f"{self._named(lines[good])}: {self._problem(bytes(lines[good].data), error)}.")
 
     def without_wrong(self, use: Callable[[bytes], object]) -> tuple[list[Piece], list[Damage]]:
         """Return the lines that can be used, and for each other line where it begins and why it cannot.
@@ -245,27 +268,28 @@ class LineLocator:
         `use` is called with lines; it raises `RowError` or `pyarrow.ArrowInvalid` if one cannot be used.
         """
         lines = list(self._lines())
-        wrong = wrong_rows(len(lines), lambda start, stop: use(b"".join(line for _, line in lines[start:stop])))
-        kept = [Piece(*place, line) for number, (place, line) in enumerate(lines) if number not in wrong]
-        return kept, [(*lines[number][0], self._reason(lines[number][1], error)) for number, error in wrong.items()]
+        wrong = wrong_rows(len(lines), lambda start, stop: use(bytes(joined(lines[start:stop]))))
+        kept = [line for number, line in enumerate(lines) if number not in wrong]
+        return kept, [self._damage(lines[number], error) for number, error in wrong.items()]
 
-    def _reason(self, line: bytes, error: RowError | pa.ArrowInvalid) -> str:
-        return reason(error) if isinstance(error, RowError) else self._problem(line, error)
+    def _damage(self, line: Piece, error: RowError | pa.ArrowInvalid) -> Damage:
+        problem = reason(error) if isinstance(error, RowError) else self._problem(bytes(line.data), error)
+        return line.file, line.start if line.opened is None else line.opened, problem
 
-    def _lines(self) -> Iterator[tuple[tuple[int, int], bytes]]:
-        """Yield, for every line, a pair of file number and byte offset, and the text of the line."""
+    def _lines(self) -> Iterator[Piece]:
+        """Yield every line as a piece."""
         for piece in self._pieces:
-            offset = piece.start
-            for line in bytes(piece.data).splitlines(keepends=True):
-                yield (piece.file, offset), line
-                offset += len(line)
+            start = piece.start
+            for line in (bytes(piece.data),) if piece.opened is not None else self._split(bytes(piece.data)):
+                yield Piece(piece.file, start, line, piece.opened)
+                start += len(line)
 
-    def _named(self, file: int, offset: int) -> str:
-        return named_line(self._files[file], offset)
+    def _named(self, line: Piece) -> str:
+        return named_line(self._files[line.file], line.start if line.opened is None else line.opened)
 
-    def _can_parse(self, lines: bytes) -> bool:
+    def _can_parse(self, lines: Sequence[Piece]) -> bool:
         try:
-            self._parse(lines)
+            self._parse(bytes(joined(lines)))
         except pa.ArrowInvalid:
             return False
         return True

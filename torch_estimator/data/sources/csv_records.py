@@ -1,0 +1,164 @@
+"""The records of CSV files, which may have newlines in quoted fields, as ranges that can be read in any order.
+
+Ranges are read line by line, as those of other text files are, until quotes in one of them show that a record of the
+file may have several lines, or lines cannot be parsed. From then on, the file's records are found from its beginning
+on. Other files are thus neither read twice nor slower. What this does not see: if a range lies within one record, each
+of its lines has as many fields as a row, and it is read before the range where the record begins, then its lines are
+taken for rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+
+from torch_estimator.data.columns import Array
+from torch_estimator.data.sources.csv_format import CsvFormat
+from torch_estimator.data.sources.csv_parser import open_quote_problem
+from torch_estimator.data.sources.input_files import ByteFile
+from torch_estimator.data.sources.text_lines import (
+    BYTE_ORDER_MARK,
+    MOST_LINE_BYTES,
+    LineRanges,
+    Piece,
+    count_lines,
+    first_line,
+    named_line,
+    too_long,
+)
+from torch_estimator.errors import DataError
+
+
+class CsvRecords:
+    """The places in a file at which its records begin. The file is read as far as is asked, and its places are kept.
+
+    A record ends at a newline that is in no quoted field. Where a quote does not end within 64 MiB, or at all, its line
+    is the end of a wrong record.
+    """
+
+    def __init__(self, file: ByteFile, first: int, form: CsvFormat) -> None:
+        self._file = file
+        self._form = form
+        # The beginnings of some records: about one for each range.
+        self._known = [first]
+        # The answers of `start`, which are asked for again in every epoch.
+        self._start: dict[int, int] = {}
+        # The records with a quote that does not end: where it is, and the beginning of the record after its line.
+        self._opened: dict[int, tuple[int, int]] = {}
+
+    def start(self, position: int) -> int:
+        """Return the beginning of the first record at or after a position, or the end of the file."""
+        if position not in self._start:
+            self._start[position] = self._found(position)
+        return self._start[position]
+
+    def pieces(self, number: int, start: int, stop: int) -> list[Piece]:
+        """Return the records that begin between two positions; those whose quote does not end are pieces of their own.
+
+        `number` is that of the file.
+        """
+        begin, end = self.start(start), self.start(stop)
+        data = memoryview(self._file.read(begin, end))
+        pieces = []
+        for at in sorted(at for at in self._opened if begin <= at < end):
+            opened, following = self._opened[at]
+            wrong = _piece(number, at, data[at - begin : following - begin], opened)
+            pieces += [_piece(number, begin, data[: at - begin]), wrong]
+            begin, data = following, data[following - begin :]
+        return [piece for piece in (*pieces, _piece(number, begin, data)) if len(piece.data)]
+
+    def _found(self, position: int) -> int:
+        at = self._known[max(bisect_right(self._known, position) - 1, 0)]
+        while at < position:
+            starts = self._starts_after(at)
+            following = int(np.searchsorted(starts, position))
+            if following < len(starts):
+                return int(starts[following])
+            at = int(starts[-1])
+            if at > self._known[-1]:
+                self._known.append(at)
+        return at
+
+    def _starts_after(self, at: int) -> Array:
+        """Return one or more beginnings of records after the one at `at`, in order, or the end of the file."""
+        size = self._file.range_bytes
+        while True:
+            data = self._file.read(at, at + size)
+            ends = self._form.ends(data)
+            if len(ends):
+                return at + ends
+            is_last = at + len(data) >= self._file.size
+            if is_last or size == MOST_LINE_BYTES:
+                break
+            size = min(2 * size, MOST_LINE_BYTES)
+        opened = self._form.opening(data)
+        if opened is None and is_last:
+            return np.array([self._file.size])
+        if opened is None:
+            raise too_long(self._file, count_lines(self._file, at) + 1)
+        following = at + (data.find(b"\n", opened) + 1 or len(data))
+        self._opened[at] = at + opened, following
+        return np.array([following])
+
+
+class CsvRanges(LineRanges):
+    """The records of several files, in numbered ranges. A record belongs to the range in which it begins."""
+
+    def __init__(self, opened: Sequence[ByteFile], starts: Sequence[int], form: CsvFormat) -> None:
+        super().__init__(opened, starts)
+        self._form = form
+        # The files that are not read line by line.
+        self._records: dict[int, CsvRecords] = {}
+
+    def read(self, ranges: Array) -> list[Piece]:
+        """Return the records of some ranges, in their order."""
+        return [piece for pieces in self.in_order(ranges, self._read_records) for piece in pieces if len(piece.data)]
+
+    def between(self, number: int, start: int, stop: int) -> list[Piece]:
+        """Return the records of a file that begin between two positions, however the file is divided."""
+        return [piece for piece in self._read_records(number, [(start, stop)])[0] if len(piece.data)]
+
+    def look_closer(self, pieces: Sequence[Piece]) -> bool:
+        """Read the files of lines that cannot be parsed by records; return whether one was read by lines before."""
+        new = {piece.file for piece in pieces} - {*self._records} if self._form.quote_char is not None else set()
+        for number in new:
+            self._find_records(number)
+        return bool(new)
+
+    def _read_records(self, number: int, runs: Sequence[tuple[int, int]]) -> list[list[Piece]]:
+        if number not in self._records:
+            try:
+                lines = self._read_file(number, runs)
+                if all(self._form.is_by_line(piece.data) for piece in lines):
+                    return [[piece] for piece in lines]
+            except DataError:
+                # If a line is too long because a quote does not end, the message is about the quote.
+                if self._form.quote_char is None:
+                    raise
+            self._find_records(number)
+        return [self._records[number].pieces(number, start, stop) for start, stop in runs]
+
+    def _find_records(self, number: int) -> None:
+        self._records[number] = CsvRecords(self._files[number], self._first[number], self._form)
+
+
+def first_record(file: ByteFile, form: CsvFormat) -> tuple[int, bytes]:
+    """Return where the first record of a file begins, after a byte order mark, and the record.
+
+    Raise a DataError if it has a quote that does not end.
+    """
+    line = first_line(file)
+    start = len(BYTE_ORDER_MARK) if line.startswith(BYTE_ORDER_MARK) else 0
+    if form.opening(line[start:]) is None:
+        return start, line[start:]
+    piece = CsvRecords(file, start, form).pieces(0, start, start + 1)[0]
+    if piece.opened is not None:
+        raise DataError(f"{named_line(file, piece.opened)}: {open_quote_problem(None)}.")
+    return start, form.records(piece.data)[0]
+
+
+def _piece(number: int, start: int, data: memoryview, opened: int | None = None) -> Piece:
+    is_cut = len(data) > 0 and data[-1] != ord("\n")
+    return Piece(number, start, bytes(data) + b"\n" if is_cut else data, opened)
