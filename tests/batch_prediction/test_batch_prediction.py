@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
+import gzip
+import io
 import itertools
 import json
 import os
@@ -28,7 +32,7 @@ from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
 from torch_estimator.batch_prediction import inputs
 from torch_estimator.batch_prediction.encoded_model import EncodedModel
-from torch_estimator.batch_prediction.inputs import Chunk, CsvReader, JsonReader, ParquetReader
+from torch_estimator.batch_prediction.inputs import Chunk, CsvOptions, CsvReader, JsonReader, ParquetReader
 from torch_estimator.batch_prediction.job import BatchOptions, Summary, predict_files
 from torch_estimator.batch_prediction.rows import Texts
 from torch_estimator.errors import DataError, ExportError, InvalidValueError, UserError
@@ -200,6 +204,42 @@ def test_wrong_rows_among_many_good_ones_keep_their_line(export: ExportedModel, 
     assert len(lines(tmp_path / "out")) == 4996
 
 
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress])
+@pytest.mark.parametrize("delimiter", [None, "|"])
+def test_csv_as_other_programs_write_it(
+    delimiter: str | None,
+    pack: Any,
+    small: bool,
+    export: ExportedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if small:
+        monkeypatch.setattr(inputs, "_CHUNK_BYTES", 50)
+    words = ["a", "ü|\nb", "", "", 'q"'] * 40
+    rows = [["word", "x\n(kg)", "x"]]
+    rows += [
+        [word if word or number % 5 == 2 else "NA", "two\r\nlines", str(number)] for number, word in enumerate(words)
+    ]
+    rows[8][2] = "?"
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter="|").writerows(rows)
+    path = tmp_path / "rows.csv.bz2"
+    path.write_bytes(pack(out.getvalue().encode("latin-1")))
+    options = CsvOptions(delimiter=delimiter, missing_values=("NA", "?"), encoding="latin-1")
+    predict(export, path, tmp_path / "out", csv=options, shards=3)
+    numbers = [float(number) for number in range(200) if number != 7]
+    wanted = expected(export, {"word": [words[int(number)] for number in numbers], "x": numbers})
+    assert_same(lines(tmp_path / "out"), wanted)
+    line = 1 + sum(text.count("\n") + 1 for text in (",".join(row) for row in rows[:8]))
+    assert lines(tmp_path / "out", "errors_stats") == [
+        {"file": str(path), "line": line, "reason": "Input x is missing."}
+    ]
+    with pytest.raises(UserError, match=r"its csv is \{"):
+        predict(export, path, tmp_path / "out", shards=3, csv=CsvOptions(missing_values=("NA",), encoding="latin-1"))
+
+
 BAD_JSON = """\
 {"word": "a", "x": 1, "id": 1}
 {"word": "a", "x": "old", "id": 2}
@@ -291,7 +331,15 @@ def test_files_without_rows(export: ExportedModel, tmp_path: Path, content: str)
         ),
         ("a.csv", "word,x,x\n", {}, "line 1: two columns are called 'x'; if it has no header, name"),
         ("a.csv", b"\xff\n", {}, "line 1: the header cannot be read"),
-        ("a.csv", b"\x1f\x8b...", {}, "a.csv is compressed; decompress it first."),
+        ("a.csv", b"\x1f\x8b\x08...", {}, "a.csv cannot be read: "),
+        ("a.csv", b"\xff\xfex\x00", {}, "a.csv is encoded in UTF-16, which is not read; give encoding='utf-16'."),
+        ("a.csv", b"\xff", {"csv": CsvOptions(encoding="utf-16")}, "line 1: the file is not in utf-16, which encoding"),
+        (
+            "a.jsonl",
+            "{}",
+            {"csv": CsvOptions(delimiter=";")},
+            "--delimiter, --quote-char, --missing-values and --encod",
+        ),
         ("a.jsonl", "{}", {"columns": ("a",)}, "--columns names the columns of CSV files"),
         ("a.txt", "", {}, "does not tell its format; give --format csv, jsonl, parquet or tfrecord."),
         ("a.parquet", "no parquet", {}, "a.parquet cannot be read as Parquet: "),

@@ -13,7 +13,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,13 @@ from torch_estimator.data.arrow import one_array
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import read_texts
-from torch_estimator.data.sources.csv_records import CsvRanges, first_record
+from torch_estimator.data.sources.csv_records import CsvRanges, first_record, found_delimiter
 from torch_estimator.data.sources.csv_schema import header_names
 from torch_estimator.data.sources.input_files import ByteFile, as_patterns, expand, file_version, open_byte_file
 from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
 from torch_estimator.data.sources.row_groups import RowGroups, open_parquet, row_groups
-from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, Piece, read_lines
+from torch_estimator.data.sources.text_encoding import check_encoding
+from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, Piece, open_text_file, read_lines
 from torch_estimator.errors import DataError, InvalidValueError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
@@ -58,13 +59,39 @@ FORMATS = {
 
 _CHUNK_BYTES = 2**22
 _CHUNK_RANGES = 2**6
-_GZIP = b"\x1f\x8b"
 
-_FORMAT = CsvFormat()
+_PACKED = re.compile(r"\.(gz|bz2|xz|zst|lz4|zip)$")
 _NO_HEADER = "; if it has no header, name its columns with --columns"
 
 # What an integer looks like that may not fit into 64 bits.
 _MANY_DIGITS = re.compile(rb"[0-9]{20}|-9[0-9]{18}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvOptions:
+    """How CSV files are written, as the arguments of `Dataset.from_csv` say it.
+
+    Attributes:
+        delimiter: Character between fields; None finds it.
+        quote_char: Character around fields; empty if quotes have no meaning.
+        missing_values: Fields that stand for a missing value, besides the empty one.
+        encoding: Encoding of the files.
+    """
+
+    delimiter: str | None = None
+    quote_char: str = '"'
+    missing_values: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
+        _ = self.format
+
+    @property
+    def format(self) -> CsvFormat:
+        """The format of the files, with a comma if the delimiter is to be found."""
+        delimiter = "," if self.delimiter is None else self.delimiter.replace("\\t", "\t")
+        return CsvFormat(delimiter=delimiter, quote_char=self.quote_char or None, missing_values=self.missing_values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +106,7 @@ class InputFile:
         start: Position of the first row of a text file, in bytes.
         size: Length of a text file in bytes.
         line: Number of its first line, after a header.
+        format: Format of a CSV file.
     """
 
     url: str
@@ -88,6 +116,7 @@ class InputFile:
     start: int = 0
     size: int = 0
     line: int = 1
+    format: CsvFormat = field(default_factory=CsvFormat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +153,7 @@ def format_of(urls: Sequence[str]) -> str:
     Raises:
         InvalidValueError: A name tells no format, or another one than the others.
     """
-    formats = {url: FORMATS.get(os.path.splitext(url)[1].lower()) for url in urls}
+    formats = {url: FORMATS.get(os.path.splitext(_PACKED.sub("", url.lower()))[1]) for url in urls}
     for url, one in formats.items():
         if one is None:
             raise InvalidValueError(
@@ -184,6 +213,7 @@ _Parsed = tuple[dict[str, pa.Array], Array, list[tuple[int, str]]]
 class _TextReader(Reader):
     """Reader of files of lines."""
 
+    encoding: str | None = None
     _file: ByteFile | None = None
 
     def _plan(self, number: int, file: InputFile) -> tuple[InputFile, list[Chunk]]:
@@ -196,7 +226,7 @@ class _TextReader(Reader):
 
     def _reopened(self, file: InputFile) -> ByteFile:
         if self._file is None or self._file.url != file.url:
-            self._file = open_byte_file(file.url, unpack=False)
+            self._file = _open_text(file.url, self.encoding)
         if self._file.size < file.size:
             raise DataError(f"{file.url} became shorter while it was read.")
         # What was written behind the end since belongs to no chunk.
@@ -205,10 +235,8 @@ class _TextReader(Reader):
 
     def _opened(self, url: str) -> tuple[ByteFile, int]:
         """Open a file, and return where its first line begins."""
-        self._file = open_byte_file(url, unpack=False)
+        self._file = _open_text(url, self.encoding)
         head = self._file.read(0, len(BYTE_ORDER_MARK))
-        if head.startswith(_GZIP):
-            raise DataError(f"{url} is compressed; decompress it first.")
         return self._file, len(BYTE_ORDER_MARK) if head == BYTE_ORDER_MARK else 0
 
 
@@ -219,46 +247,64 @@ class CsvReader(_TextReader):
         signature: As for `Reader`.
         keys: As for `Reader`.
         columns: Names of the columns; empty if the first record of each file has them.
+        options: How the files are written.
     """
 
     _ranges: tuple[ByteFile, CsvRanges] | None = None
 
-    def __init__(self, signature: Signature, keys: Sequence[str], columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        keys: Sequence[str],
+        columns: Sequence[str] = (),
+        options: CsvOptions | None = None,
+    ) -> None:
         super().__init__(signature, keys)
         self._columns = tuple(columns)
+        self._options = options or CsvOptions()
+        self.encoding = check_encoding(self._options.encoding)
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
         opened, start = self._opened(url)
-        names, lines = self._columns, 0
+        names, lines, form = self._columns, 0, self._options.format
+        if self._options.delimiter is None:
+            form = found_delimiter(form, opened, names or None)
         if not names:
-            start, record = first_record(opened, _FORMAT)
-            names, lines = _header(record, url), max(record.count(b"\n"), 1)
+            start, record = first_record(opened, form)
+            names, lines = _header(record, form, url), max(record.count(b"\n"), 1)
             start = min(start + len(record), opened.size)
         self._check_columns(names, url, "" if self._columns else _NO_HEADER)
         for name in self._columns_of(names):
             if name in self.signature.inputs and self.signature.inputs[name].shape[1:] not in ((), (1,)):
                 raise DataError(f"{url}: input {name} takes lists, which CSV cannot hold; use JSON lines or Parquet.")
-        version = _version(opened)
-        file = InputFile(url=url, version=version, columns=names, start=start, size=opened.size, line=1 + lines)
+        file = InputFile(
+            url=url,
+            version=_version(opened),
+            columns=names,
+            start=start,
+            size=opened.size,
+            line=1 + lines,
+            format=form,
+        )
         return self._plan(number, file)
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
         opened = self._reopened(file)
         if self._ranges is None or self._ranges[0] is not opened:
-            self._ranges = opened, CsvRanges([opened], [file.start], _FORMAT)
+            self._ranges = opened, CsvRanges([opened], [file.start], file.format)
         ranges = self._ranges[1]
         pieces = ranges.between(0, chunk.start, chunk.start + chunk.length)
-        rows = self._rows(pieces, file.columns)
+        rows = self._rows(pieces, file.columns, file.format)
         # If most records of a chunk are wrong, it may lie within one record.
         if 2 * len(rows.rejected) > len(rows) and ranges.look_closer(pieces):
             return self.read(file, chunk)
         return rows
 
-    def _rows(self, pieces: Sequence[Piece], names: Sequence[str]) -> Rows:
+    def _rows(self, pieces: Sequence[Piece], names: Sequence[str], form: CsvFormat) -> Rows:
         data = b"".join(piece.data for piece in pieces)
         is_whole = all(piece.opened is None for piece in pieces)
-        parsed = self._parsed(data, names) if is_whole else None
-        columns, numbers, rejected = parsed or self._parsed_by_record(pieces, names)
+        parsed = self._parsed(data, names, form) if is_whole else None
+        columns, numbers, rejected = parsed or self._parsed_by_record(pieces, names, form)
         inputs: dict[str, Column] = {}
         reasons: dict[int, str] = {}
         for name, info in self.signature.inputs.items():
@@ -272,7 +318,7 @@ class CsvReader(_TextReader):
         keys = {name: columns[name].fill_null(from_strings([""])[0]) for name in self.keys}
         return Rows(inputs, keys, numbers, data.count(b"\n"), rejected).reject(reasons)
 
-    def _parsed(self, data: bytes, names: Sequence[str]) -> _Parsed | None:
+    def _parsed(self, data: bytes, names: Sequence[str], form: CsvFormat) -> _Parsed | None:
         """Return the rows of whole records, or None if Arrow cannot tell which record is which row."""
         wrong: list[tuple[int, str]] = []
 
@@ -284,10 +330,10 @@ class CsvReader(_TextReader):
         types = {name: STRINGS if self._is_text(name) else pa.string() for name in wanted}
         try:
             data.decode()
-            table = read_texts(data, _FORMAT, names, types, refuse)
+            table = read_texts(data, form, names, types, refuse)
         except (UnicodeDecodeError, pa.ArrowInvalid):
             return None
-        ends = _FORMAT.ends(data)
+        ends = form.ends(data)
         # Arrow skips blank lines, and ends a record at a carriage return, too.
         if table.num_rows + len(wrong) != len(ends) or data.count(b"\r") != data.count(b"\r\n"):
             return None
@@ -296,7 +342,7 @@ class CsvReader(_TextReader):
         numbers = np.delete(lines, np.array([record for record, _ in wrong], np.int64))
         return {name: one_array(table.column(name)) for name in table.column_names}, numbers, rejected
 
-    def _parsed_by_record(self, pieces: Sequence[Piece], names: Sequence[str]) -> _Parsed:
+    def _parsed_by_record(self, pieces: Sequence[Piece], names: Sequence[str], form: CsvFormat) -> _Parsed:
         """Do the same record by record, slowly: one is not UTF-8 or blank, or has a quote that does not end."""
         rows: list[list[str]] = []
         numbers: list[int] = []
@@ -309,11 +355,11 @@ class CsvReader(_TextReader):
                 rejected.append((line + before, "A quoted field begins here and does not end."))
                 line += data.count(b"\n")
                 continue
-            for start, end in itertools.pairwise([0, *_FORMAT.ends(data).tolist()]):
+            for start, end in itertools.pairwise([0, *form.ends(data).tolist()]):
                 record = data[start:end]
                 if record.strip(b"\r\n"):
                     try:
-                        rows.append(_fields(record, names))
+                        rows.append(_fields(record, names, form))
                         numbers.append(line)
                     except ValueError as error:
                         rejected.append(
@@ -469,12 +515,16 @@ class RecordReader(Reader):
         return self._opened[1]
 
 
-def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Sequence[str]) -> Reader:
+def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Sequence[str], csv: CsvOptions) -> Reader:
     """Return the reader of a format."""
     if form == "csv":
-        return CsvReader(signature, keys, columns)
+        return CsvReader(signature, keys, columns, csv)
     if columns:
         raise InvalidValueError(f"--columns names the columns of CSV files, but the format is {form}; leave it out.")
+    if csv != CsvOptions():
+        raise InvalidValueError(
+            f"--delimiter, --quote-char, --missing-values and --encoding are for CSV files, but the format is {form}."
+        )
     readers: dict[str, Callable[[Signature, Sequence[str]], Reader]] = {
         "jsonl": JsonReader,
         "parquet": ParquetReader,
@@ -483,14 +533,20 @@ def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Se
     return readers[form](signature, keys)
 
 
+def _open_text(url: str, encoding: str | None) -> ByteFile:
+    """Open a file of lines; unlike in training, it may be empty."""
+    file = open_byte_file(url, unpack=False)
+    return open_text_file(url, encoding) if file.size else file
+
+
 def _version(file: ByteFile) -> list[Any]:
     """Return what changes when a file is written: its size, and its time or a key from the server."""
     return [file.size, file_version(file.url)[-1]]
 
 
-def _header(record: bytes, url: str) -> tuple[str, ...]:
+def _header(record: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     try:
-        names = header_names(record.decode(), _FORMAT)
+        names = header_names(record.decode(), form)
     except ValueError as error:
         raise DataError(f"{url}, line 1: the header cannot be read ({error}).") from error
     if twice := duplicates(names):
@@ -500,18 +556,18 @@ def _header(record: bytes, url: str) -> tuple[str, ...]:
     return names
 
 
-def _fields(record: bytes, names: Sequence[str]) -> list[str]:
-    """Return the fields of a record.
+def _fields(record: bytes, names: Sequence[str], form: CsvFormat) -> list[str]:
+    """Return the fields of a record, empty where they stand for a missing value.
 
     Raises:
         ValueError: The record is not UTF-8, or has another number of fields than there are names.
     """
-    fields = _FORMAT.fields(record.decode())
-    if len(_FORMAT.records(record)) > 1:
+    fields = form.fields(record.decode())
+    if len(form.records(record)) > 1:
         raise ValueError("The line has a carriage return outside quotes, which does not end a line here.")
     if len(fields) != len(names):
         raise ValueError(_wrong_number(len(fields), names))
-    return fields
+    return ["" if text in form.missing_values else text for text in fields]
 
 
 def _lines_at(data: bytes, positions: Array) -> Array:

@@ -14,12 +14,12 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from torch_estimator import files
-from torch_estimator.batch_prediction.inputs import Chunk, InputFile, find_files, format_of, reader_for
+from torch_estimator.batch_prediction.inputs import Chunk, CsvOptions, InputFile, find_files, format_of, reader_for
 from torch_estimator.batch_prediction.shard import ShardFiles, ShardWriter, locked, writing
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
@@ -42,8 +42,8 @@ class BatchOptions:
     """What to predict, and how: the options of ``estimator predict-batch``.
 
     `model` is a directory of an export or of numbered exports. Without `format`, the names of the files tell it;
-    without `shards`, the size of the input tells how many files of predictions there are. `batch` is the number of rows
-    that the model is run on at once.
+    without `shards`, the size of the input tells how many files of predictions there are. `csv` says how CSV files are
+    written. `batch` is the number of rows that the model is run on at once.
     """
 
     model: str
@@ -53,6 +53,7 @@ class BatchOptions:
     signature: str = "serving_default"
     keys: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    csv: CsvOptions = field(default_factory=CsvOptions)
     batch: int = 4096
     workers: int = 1
     shards: int | None = None
@@ -101,6 +102,8 @@ class Plan:
             "input": [[file.url, file.version] for file in self.inputs],
             "format": self.format,
             **given,
+            # Jobs of earlier versions know nothing of CSV.
+            **({} if self.options.csv == CsvOptions() else {"csv": asdict(self.options.csv)}),
         }
         return dict(json.loads(json.dumps(content)))
 
@@ -167,7 +170,7 @@ def _planned(options: BatchOptions, model: ExportedModel) -> Plan:
             )
     urls = find_files(options.inputs)
     form = options.format or format_of(urls)
-    reader = reader_for(form, signature, options.keys, options.columns)
+    reader = reader_for(form, signature, options.keys, options.columns, options.csv)
     inputs: list[InputFile] = []
     chunks: list[Chunk] = []
     for number, url in enumerate(urls):
@@ -248,7 +251,7 @@ def _run(plan: Plan, model: ExportedModel, todo: Sequence[int], progress: _Progr
 
 def _writer(plan: Plan, model: ExportedModel) -> ShardWriter:
     options = plan.options
-    reader = reader_for(plan.format, model.signature(options.signature), options.keys, options.columns)
+    reader = reader_for(plan.format, model.signature(options.signature), options.keys, options.columns, options.csv)
     return ShardWriter(model, options.signature, reader, plan.inputs, options.batch)
 
 

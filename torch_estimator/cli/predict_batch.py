@@ -25,6 +25,10 @@ def add_to(commands: Commands) -> None:
     add("--output", required=True, metavar="DIR", help="directory of the predictions")
     add("--format", choices=["csv", "jsonl", "parquet", "tfrecord"], help="default: by the names of the files")
     add("--columns", nargs="+", default=[], metavar="COLUMN", help="columns of CSV files without a header")
+    add("--delimiter", metavar="CHARACTER", help="between the fields of CSV files (default: found in the first lines)")
+    add("--quote-char", default='"', metavar="CHARACTER", help="around fields of CSV files (default: \"; '' for none)")
+    add("--missing-values", nargs="+", default=[], metavar="TEXT", help="fields of CSV files that stand for no value")
+    add("--encoding", default="utf-8", metavar="NAME", help="of CSV files (default: utf-8)")
     add("--key", nargs="+", action="extend", default=[], metavar="COLUMN", help="column to copy to each prediction")
     add("--signature-name", default=DEFAULT_SIGNATURE, metavar="NAME", help=f"default: {DEFAULT_SIGNATURE}")
     add("--batch", type=int, default=4096, metavar="N", help="rows that the model is run on at once (default: 4096)")
@@ -36,6 +40,7 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Predict, and print a summary."""
     # Import here, because the other commands do not need Arrow.
+    from torch_estimator.batch_prediction.inputs import CsvOptions
     from torch_estimator.batch_prediction.job import BatchOptions, predict_files
     from torch_estimator.log import set_up_logging
 
@@ -49,6 +54,12 @@ def run(options: argparse.Namespace) -> None:
             signature=options.signature_name,
             keys=tuple(options.key),
             columns=tuple(options.columns),
+            csv=CsvOptions(
+                delimiter=options.delimiter,
+                quote_char=options.quote_char,
+                missing_values=tuple(options.missing_values),
+                encoding=options.encoding,
+            ),
             batch=options.batch,
             workers=options.workers,
             shards=options.shards,

@@ -82,10 +82,12 @@ class Dataset:
         schema: pa.Schema | None = None,
         list_separator: str | None = None,
         label: LabelColumns | None = None,
-        delimiter: str = ",",
+        delimiter: str | None = None,
+        field_delim: str | None = None,
         quote_char: str | None = '"',
         missing_values: Sequence[str] = (),
         na_value: str | None = None,
+        encoding: str = "utf-8",
         ignore_errors: bool = False,
     ) -> Dataset:
         """Read CSV files. A quoted field may hold newlines. Blank lines are skipped.
@@ -94,8 +96,8 @@ class Dataset:
         files are raised by the iterator, as `DataError`.
 
         Args:
-            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Gzip files are
-                decompressed.
+            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Files
+                compressed by gzip, bzip2, xz, zstd, lz4 or zip are decompressed, whatever their names.
             column_names: Names of the columns; None takes them from the header.
             header: Whether the first line of each file is a header; None means that it is if `column_names` is None.
                 With both, `column_names` replace the header's names by position. The headers must then be equal, and
@@ -115,10 +117,14 @@ class Dataset:
                 list. Columns hold lists if their type is a list type, or if a ``multivalent`` column of the model reads
                 them without a `map` in between. If no column holds lists, a warning is logged.
             label: Column to use as label, or several; see `label`.
-            delimiter: Character between fields.
-            quote_char: Character around fields that hold the delimiter or newlines; None if quotes have no special meaning.
+            delimiter: Character between fields. None is a comma, or a semicolon, tab or ``|`` that divides the first
+                two lines into equally many columns where a comma divides nothing. The log says so.
+            field_delim: The same; the name that `tf.data.experimental.make_csv_dataset` has for it.
+            quote_char: Character around fields that hold the delimiter or newlines; None if quotes have no meaning.
             missing_values: Fields that stand for a missing value, as an empty field does, such as ``["NA", "?"]``.
             na_value: One more of them; the name that `tf.data.experimental.make_csv_dataset` has for it.
+            encoding: Encoding of the files, such as ``"latin-1"``, ``"cp1252"`` or ``"utf-16"`` (with a byte order mark
+                or without). Files in another encoding than UTF-8 are converted into temporary files.
             ignore_errors: Whether to leave out rows that cannot be read, or lack a value without a default. The log
                 says how many were left out, and names the first of them with its file and line.
 
@@ -143,10 +149,12 @@ class Dataset:
             schema=schema,
             label=label,
             delimiter=delimiter,
+            field_delim=field_delim,
             quote_char=quote_char,
             list_separator=list_separator,
             missing_values=missing_values,
             na_value=na_value,
+            encoding=encoding,
             ignore_errors=ignore_errors,
         )
         return cls(source)._labelled(label)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
-from torch_estimator.data.sources.csv_records import CsvRanges, first_record
+from torch_estimator.data.sources.csv_records import CsvRanges, first_record, found_delimiter
 from torch_estimator.data.sources.csv_schema import (
     NO_HEADER,
     CsvSchema,
@@ -42,6 +42,7 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.line_reader import LineReader
+from torch_estimator.data.sources.text_encoding import check_encoding
 from torch_estimator.data.sources.text_lines import LineLocator, Piece, named_files, open_text_file
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
@@ -51,19 +52,22 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 class CsvSource:
     """Source of rows from CSV files (paths, URLs and globs).
 
-    `column_names` is None for those in the header, `select_columns` for all; `column_types` are the user's. `defaults`
-    has the value that replaces a missing one, by column, and `missing` the integer where there is no default.
-    `list_separator` is between the values of a list. `ignore_errors` leaves out rows that cannot be read.
+    `find_delimiter` takes another delimiter where the first records say so. `column_names` is None for those in the
+    header, `select_columns` for all; `column_types` are the user's. `defaults` has the value that replaces a missing
+    one, by column, and `missing` the integer where there is no default. `list_separator` is between the values of a
+    list. `encoding` is that of the files. `ignore_errors` leaves out rows that cannot be read.
     """
 
     patterns: tuple[str, ...]
     format: CsvFormat
+    find_delimiter: bool = False
     column_names: tuple[str, ...] | None = None
     column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     select_columns: tuple[str, ...] | None = None
     list_separator: str | None = None
     missing: Mapping[str, int] = field(default_factory=dict)
+    encoding: str = "utf-8"
     ignore_errors: bool = False
 
     def open(self, request: ReadRequest) -> Reader:
@@ -71,7 +75,10 @@ class CsvSource:
 
         Raise a DataError if there is no file or no row, a file is empty, headers differ, or a column is missing.
         """
-        opened = [open_text_file(path) for path in expand(self.patterns)]
+        opened = [open_text_file(path, self.encoding) for path in expand(self.patterns)]
+        if self.find_delimiter:
+            form = found_delimiter(self.format, opened[0], self.column_names, without=self.list_separator)
+            return replace(self, format=form, find_delimiter=False).open(request)
         starts, names = self._headers(opened)
         ranges = CsvRanges(opened, starts, self.format)
         pieces = ranges.sample()
@@ -87,7 +94,7 @@ class CsvSource:
         schema = resolve_schema(self, request, names, where=named_files(opened), sample=sample)
         if not sample:
             raise DataError(f"{named_files(opened)} has no rows.")
-        reader = _CsvReader(ranges, opened, schema, request, ignore_errors=self.ignore_errors)
+        reader = _CsvReader(ranges, opened, schema, request, self)
         reader.check_inferred(pieces, sample)
         return reader
 
@@ -141,14 +148,19 @@ def csv_source(
     select_columns: Sequence[str] | None,
     schema: pa.Schema | None,
     label: LabelColumns | None,
-    delimiter: str,
+    delimiter: str | None,
+    field_delim: str | None,
     quote_char: str | None,
     list_separator: str | None,
     missing_values: Sequence[str],
     na_value: str | None,
+    encoding: str,
     ignore_errors: bool,
 ) -> Source:
     """Check the arguments of `Dataset.from_csv`, and return a source of the files' rows."""
+    if None not in (delimiter, field_delim) and delimiter != field_delim:
+        raise InvalidValueError(f"delimiter is {delimiter!r}, but field_delim is {field_delim!r}; give one of them.")
+    delimiter = field_delim if delimiter is None else delimiter
     known = None if names is None else column_names("column_names", names)
     has_header = known is None if header is None else header
     if schema is not None:
@@ -170,11 +182,12 @@ def csv_source(
     return CsvSource(
         patterns=as_patterns(files),
         format=CsvFormat(
-            delimiter=delimiter,
+            delimiter="," if delimiter is None else delimiter,
             quote_char=quote_char,
             header=has_header,
             missing_values=_marks(missing_values, na_value),
         ),
+        find_delimiter=delimiter is None,
         column_names=known,
         column_types={name: as_column_type(kind, name) for name, kind in types.items() if kind is not None},
         defaults={
@@ -183,6 +196,7 @@ def csv_source(
         select_columns=selected,
         list_separator=_check_separator(list_separator, delimiter, quote_char),
         missing=schema_missing(schema),
+        encoding=check_encoding(encoding),
         ignore_errors=ignore_errors,
     )
 
@@ -203,12 +217,12 @@ def _unwrapped(default: Any) -> Any:
     return default
 
 
-def _check_separator(separator: Any, delimiter: str, quote_char: str | None) -> str | None:
+def _check_separator(separator: Any, delimiter: str | None, quote_char: str | None) -> str | None:
     if separator is None:
         return None
     if not isinstance(separator, str):
         raise InvalidTypeError(f"list_separator must be a string, but got {separator!r}.")
-    if not separator or separator in (delimiter, quote_char):
+    if not separator or separator in (delimiter or ",", quote_char):
         raise InvalidValueError(
             f"list_separator must be a string other than the delimiter and the quote character, but got {separator!r}."
         )
@@ -222,10 +236,10 @@ class _CsvReader(LineReader):
         opened: Sequence[ByteFile],
         schema: CsvSchema,
         request: ReadRequest,
-        *,
-        ignore_errors: bool,
+        source: CsvSource,
     ) -> None:
         self._schema = schema
+        self._encoding = source.encoding
         self._parser = CsvParser(schema)
         super().__init__(
             records,
@@ -233,7 +247,7 @@ class _CsvReader(LineReader):
             self._parser,
             request,
             bytes_per_row=schema.bytes_per_line,
-            ignore_errors=ignore_errors,
+            ignore_errors=source.ignore_errors,
             split=schema.format.records,
         )
 
@@ -261,8 +275,9 @@ class _CsvReader(LineReader):
             # Caches of earlier versions know no missing_values.
             "format": repr(schema.format).replace(", missing_values=()", ""),
             "defaults": {name: repr(value) for name, value in schema.defaults.items()},
-            # Caches of earlier versions know no ignore_errors.
+            # Caches of earlier versions know no ignore_errors and no encoding.
             **({} if self._left_out is None else {"ignore_errors": True}),
+            **({} if self._encoding == "utf-8" else {"encoding": self._encoding}),
         }
 
     def _column(self, name: str, array: pa.Array) -> Column:

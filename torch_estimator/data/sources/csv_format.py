@@ -14,6 +14,9 @@ _NEWLINE = ord("\n")
 _RETURN = ord("\r")
 
 
+DELIMITERS = ";\t|,"
+"""Characters that files often have between columns."""
+
 USUAL_MARKS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?", "-", ".")
 """Marks of missing values that files often have, for messages."""
 

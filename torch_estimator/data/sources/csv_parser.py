@@ -26,6 +26,10 @@ _MAX_SHOWN = 40
 _INTEGER = re.compile(r"[+-]?\d{1,4000}")
 
 
+OTHER_ENCODING = "; if the file has another encoding, give it, such as encoding='cp1252'"
+"""End of messages about text that is not UTF-8."""
+
+
 class CsvParser:
     """Parser of CSV records into Arrow arrays. Strings are dictionary encoded, and missing numbers are null."""
 
@@ -89,6 +93,8 @@ class CsvParser:
                 hint = ""
                 if name in schema.inferred and not pa.types.is_dictionary(kind):
                     hint = f" (inferred from the first rows; if that is wrong, give column_types={{{name!r}: ...}})"
+                if pa.types.is_dictionary(kind):
+                    hint += OTHER_ENCODING
                 if value in USUAL_MARKS:
                     hint += f"; if it stands for a missing value, give missing_values=[{value!r}]"
                 return f"column {name!r}: {_shorten(value)} is not {type_in_words(kind)}{hint}"

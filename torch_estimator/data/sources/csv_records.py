@@ -9,13 +9,15 @@ taken for rows.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from torch_estimator.data.columns import Array
-from torch_estimator.data.sources.csv_format import CsvFormat
+from torch_estimator.data.sources.csv_format import DELIMITERS, CsvFormat
 from torch_estimator.data.sources.csv_parser import open_quote_problem
 from torch_estimator.data.sources.input_files import ByteFile
 from torch_estimator.data.sources.text_lines import (
@@ -29,6 +31,8 @@ from torch_estimator.data.sources.text_lines import (
     too_long,
 )
 from torch_estimator.errors import DataError
+
+logger = logging.getLogger("torch_estimator")
 
 
 class CsvRecords:
@@ -157,6 +161,30 @@ def first_record(file: ByteFile, form: CsvFormat) -> tuple[int, bytes]:
     if piece.opened is not None:
         raise DataError(f"{named_line(file, piece.opened)}: {open_quote_problem(None)}.")
     return start, form.records(piece.data)[0]
+
+
+def found_delimiter(
+    form: CsvFormat, file: ByteFile, names: Sequence[str] | None, *, without: str | None = None
+) -> CsvFormat:
+    """Return the format with another usual delimiter, if only that divides the first two records into equal columns.
+
+    `names` are the columns, or None if the first record has them. `without` is no delimiter.
+    """
+    data = file.read(0, file.range_bytes).removeprefix(BYTE_ORDER_MARK)
+    first = form.records(data)[:1]
+    if not first or len(form.fields(first[0].decode("latin-1"))) > 1:
+        return form
+    for delimiter in DELIMITERS:
+        other = replace(form, delimiter=delimiter)
+        fields = [other.fields(record.decode("latin-1")) for record in other.records(data)[:2] if record.strip()]
+        counts = {len(one) for one in fields} | ({len(names)} if names is not None else set())
+        if delimiter not in (without, form.delimiter, form.quote_char) and len(counts) == 1 and counts != {1}:
+            logger.warning(
+                "%s is read with %r between its columns, as its first lines have no %r; give delimiter=%r to say so.",
+                *(file.url, delimiter, form.delimiter, delimiter),
+            )
+            return other
+    return form
 
 
 def _piece(number: int, start: int, data: memoryview, opened: int | None = None) -> Piece:

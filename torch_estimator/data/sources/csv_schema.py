@@ -14,8 +14,8 @@ from torch_estimator.data.column_types import as_arrow_type, default_as, inferre
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.base import ReadRequest
-from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat
-from torch_estimator.data.sources.csv_parser import infer_types
+from torch_estimator.data.sources.csv_format import DELIMITERS, USUAL_MARKS, CsvFormat
+from torch_estimator.data.sources.csv_parser import OTHER_ENCODING, infer_types
 from torch_estimator.errors import DataError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ logger = logging.getLogger("torch_estimator")
 
 NO_HEADER = "; if the files have no header, give column_names=[...]"
 """End of messages about names that were read from the first line."""
-
-
-_DELIMITERS = ";\t|,"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +61,12 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{url}, line 1: the header is not UTF-8 text.") from error
+        raise DataError(f"{url}, line 1: the header is not UTF-8 text{OTHER_ENCODING}.") from error
     names = header_names(text, form)
     twice = duplicates(names)
     if twice:
         raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}{NO_HEADER}.")
-    other = next((one for one in _DELIMITERS if len(names) == 1 and one in names[0] and one != form.delimiter), None)
+    other = next((one for one in DELIMITERS if len(names) == 1 and one in names[0] and one != form.delimiter), None)
     if other is not None:
         logger.warning(
             "%s has one column, %r; if %r separates columns, give delimiter=%r.", url, names[0], other, other

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import json
+import lzma
 import os
 import tempfile
 import weakref
+import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -114,7 +116,7 @@ def open_byte_file(url: str, *, unpack: bool | None = None) -> ByteFile:
     check_regular(url)
     with _reading(url):
         if url.endswith(".gz") if unpack is None else unpack:
-            return _PackedFile(url)
+            return convert_file(url, gunzipped)
         return _LocalFile(url) if files.is_local(url) else _RemoteFile(url)
 
 
@@ -131,7 +133,9 @@ def check_regular(url: str) -> None:
 def _reading(url: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, zlib.error) as error:
+    except DataError:
+        raise
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:
         raise DataError(f"{url} cannot be read: {files.reason(error)}.") from error
 
 
@@ -180,20 +184,26 @@ class _RemoteFile(ByteFile):
             return cast("list[bytes]", self._filesystem.cat_ranges(keys, starts, stops, on_error="raise"))
 
 
-class _PackedFile(ByteFile):
-    """A gzip or zlib file, decompressed into an unnamed temporary file, because it can only be read from its start."""
+class _ConvertedFile(ByteFile):
+    """A file that can only be read from its start, converted into an unnamed temporary file."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, convert: Callable[[BinaryIO], Iterable[bytes]]) -> None:
         self.url = url
         descriptor, path = tempfile.mkstemp(prefix="torch-estimator-")
         os.unlink(path)
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
         with _opened(url) as file:
-            self.size = _decompress(file, descriptor)
+            self.size = sum(_write_all(descriptor, block) for block in convert(file))
 
     def read(self, start: int, stop: int) -> bytes:
         return _pread(self._descriptor, start, min(stop, self.size), self.url)
+
+
+def convert_file(url: str, convert: Callable[[BinaryIO], Iterable[bytes]]) -> ByteFile:
+    """Open a file whose bytes are what `convert` returns of the opened file, block by block."""
+    with _reading(url):
+        return _ConvertedFile(url, convert)
 
 
 def _opened(url: str) -> BinaryIO:
@@ -204,29 +214,26 @@ def _opened(url: str) -> BinaryIO:
     return cast(BinaryIO, fsspec.open(url, "rb").open())
 
 
-def _decompress(file: BinaryIO, descriptor: int) -> int:
-    """Decompress a gzip or zlib file into the open file `descriptor`. Return the number of bytes written."""
-    written = 0
+def gunzipped(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of a gzip or zlib file."""
     unpacker: Any = None
     while data := file.read(_COPY_BYTES):
         # A gzip file may hold several members (compressed streams), so decompress one after the other. Zero bytes
         # after a member are padding.
         while data:
             unpacker = unpacker or zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
-            unpacked = unpacker.decompress(data, _MOST_UNPACKED_BYTES)
-            _write_all(descriptor, unpacked)
-            written += len(unpacked)
+            yield unpacker.decompress(data, _MOST_UNPACKED_BYTES)
             data = unpacker.unconsumed_tail or unpacker.unused_data.lstrip(b"\0")
             unpacker = None if unpacker.eof else unpacker
     if unpacker is not None:
         raise zlib.error("the file is cut off in its middle")
-    return written
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes) -> int:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+    return len(data)
 
 
 def _pread(descriptor: int, start: int, stop: int, url: str) -> bytes:

@@ -6,7 +6,6 @@ The CSV and JSON sources share this module: random access by ranges, and the sea
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,9 @@ import pyarrow.compute as pc
 
 from torch_estimator.data.columns import Array
 from torch_estimator.data.sources.byte_ranges import ByteRanges
-from torch_estimator.data.sources.input_files import ByteFile, open_byte_file
+from torch_estimator.data.sources.input_files import ByteFile, convert_file, open_byte_file
 from torch_estimator.data.sources.left_out import Damage, reason, wrong_rows
+from torch_estimator.data.sources.text_encoding import HEAD_BYTES, check_readable, compression, decoded, unpacked
 from torch_estimator.errors import DataError, RowError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -126,33 +126,24 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
     return Piece(number, begin + cut, data[cut:] + b"\n")
 
 
-_UNPACK = "decompress it, or compress it with gzip"
-_ENCODE = "write it in UTF-8"
-_NOT_TEXT = (
-    (rb"BZh[1-9]1AY&SY", "compressed with bzip2", _UNPACK),
-    (b"PK\x03\x04", "compressed in a zip file", _UNPACK),
-    (b"\xfd7zXZ\x00", "compressed with xz", _UNPACK),
-    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", _UNPACK),
-    (b"\xff\xfe", "encoded in UTF-16 or UTF-32", _ENCODE),
-    (b"\xfe\xff", "encoded in UTF-16", _ENCODE),
-)
+def open_text_file(path: str, encoding: str | None = None) -> ByteFile:
+    """Open a text file. One that is compressed, as its first bytes tell, or in another encoding is converted to UTF-8.
 
-
-def open_text_file(path: str) -> ByteFile:
-    """Open a text file. A gzip file, which its first bytes tell, is decompressed.
-
-    Raise a DataError if the file cannot be read, is empty, or is compressed or encoded in another way.
+    `encoding` is a name of `check_encoding`; None is UTF-8 without a choice. Raise a DataError if the file cannot be
+    read, is empty, or is compressed or encoded in a way that is not read.
     """
-    file = open_byte_file(path)
+    file = open_byte_file(path, unpack=False)
     if file.size == 0:
         raise DataError(f"{path} is empty.")
-    start = file.read(0, min(file.size, 10))
-    if start.startswith(b"\x1f\x8b\x08") and not path.endswith(".gz"):
-        return open_byte_file(path, unpack=True)
-    for mark, kind, cure in _NOT_TEXT:
-        if re.match(mark, start):
-            raise DataError(f"{path} is {kind}, which is not read; {cure}.")
-    return file
+    head = file.read(0, HEAD_BYTES)
+    kind = compression(head) or ("gzip" if path.endswith(".gz") else None)
+    if kind is not None:
+        file = convert_file(path, lambda packed: unpacked(path, packed, kind))
+        head = file.read(0, HEAD_BYTES)
+    check_readable(path, head, encoding)
+    if encoding in (None, "utf-8"):
+        return file
+    return convert_file(path, lambda packed: decoded(path, unpacked(path, packed, kind), str(encoding)))
 
 
 def named_files(opened: Sequence[ByteFile]) -> str:
