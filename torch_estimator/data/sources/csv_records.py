@@ -42,21 +42,32 @@ class CsvRecords:
     is the end of a wrong record.
     """
 
-    def __init__(self, file: ByteFile, first: int, form: CsvFormat) -> None:
+    def __init__(self, file: ByteFile, first: int, form: CsvFormat, step: int) -> None:
         self._file = file
+        self._first = first
+        self._step = step
         self._form = form
         # The beginnings of some records: about one for each range.
         self._known = [first]
-        # The answers of `start`, which are asked for again in every epoch.
-        self._start: dict[int, int] = {}
+        # The answers of `start` for the beginnings of ranges, each `step` bytes.
+        self._start = {first: first}
         # The records with a quote that does not end: where it is, and the beginning of the record after its line.
         self._opened: dict[int, tuple[int, int]] = {}
 
     def start(self, position: int) -> int:
         """Return the beginning of the first record at or after a position, or the end of the file."""
-        if position not in self._start:
-            self._start[position] = self._found(position)
-        return self._start[position]
+        if position in self._start:
+            return self._start[position]
+        at = self._known[max(bisect_right(self._known, position) - 1, 0)]
+        while at < position:
+            starts = self._starts_after(at)
+            if starts[-1] > self._known[-1]:
+                self._known.append(int(starts[-1]))
+                ranges = np.arange(at + self._step - (at - self._first) % self._step, starts[-1] + 1, self._step)
+                self._start.update(zip(ranges.tolist(), starts[np.searchsorted(starts, ranges)].tolist(), strict=True))
+            following = int(np.searchsorted(starts, position))
+            at = int(starts[min(following, len(starts) - 1)])
+        return at
 
     def pieces(self, number: int, start: int, stop: int) -> list[Piece]:
         """Return the records that begin between two positions; those whose quote does not end are pieces of their own.
@@ -72,18 +83,6 @@ class CsvRecords:
             pieces += [_piece(number, begin, data[: at - begin]), wrong]
             begin, data = following, data[following - begin :]
         return [piece for piece in (*pieces, _piece(number, begin, data)) if len(piece.data)]
-
-    def _found(self, position: int) -> int:
-        at = self._known[max(bisect_right(self._known, position) - 1, 0)]
-        while at < position:
-            starts = self._starts_after(at)
-            following = int(np.searchsorted(starts, position))
-            if following < len(starts):
-                return int(starts[following])
-            at = int(starts[-1])
-            if at > self._known[-1]:
-                self._known.append(at)
-        return at
 
     def _starts_after(self, at: int) -> Array:
         """Return one or more beginnings of records after the one at `at`, in order, or the end of the file."""
@@ -145,7 +144,7 @@ class CsvRanges(LineRanges):
         return [self._records[number].pieces(number, start, stop) for start, stop in runs]
 
     def _find_records(self, number: int) -> None:
-        self._records[number] = CsvRecords(self._files[number], self._first[number], self._form)
+        self._records[number] = CsvRecords(self._files[number], self._first[number], self._form, self._step)
 
 
 def first_record(file: ByteFile, form: CsvFormat) -> tuple[int, bytes]:
@@ -157,7 +156,7 @@ def first_record(file: ByteFile, form: CsvFormat) -> tuple[int, bytes]:
     start = len(BYTE_ORDER_MARK) if line.startswith(BYTE_ORDER_MARK) else 0
     if form.opening(line[start:]) is None:
         return start, line[start:]
-    piece = CsvRecords(file, start, form).pieces(0, start, start + 1)[0]
+    piece = CsvRecords(file, start, form, file.range_bytes).pieces(0, start, start + 1)[0]
     if piece.opened is not None:
         raise DataError(f"{named_line(file, piece.opened)}: {open_quote_problem(None)}.")
     return start, form.records(piece.data)[0]

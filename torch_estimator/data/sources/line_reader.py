@@ -54,13 +54,17 @@ class LineReader(Reader):
             data = joined(pieces)
             columns = self._columns(data)
         except (RowError, pa.ArrowInvalid) as error:
-            if self._lines.look_closer(pieces):
-                return self.read(ranges)
             if self._left_out is None:
+                if self._lines.look_closer(pieces):
+                    return self.read(ranges)
                 raise self._locator(pieces).error(error) from error
-            pieces, damage = self._locator(pieces).without_wrong(self._columns)
+            kept, damage = self._locator(pieces).without_wrong(self._columns)
+            # If the first line of a piece is wrong, it may be the rest of a record that begins before it.
+            wrong = {place[:2] for place in damage}
+            if self._lines.look_closer([piece for piece in pieces if (piece.file, piece.start) in wrong]):
+                return self.read(ranges)
             self._left_out.report(damage)
-            data = joined(pieces)
+            data = joined(kept)
             columns = self._columns(data)
         if columns:
             rows = len(next(iter(columns.values())))
