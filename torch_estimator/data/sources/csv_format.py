@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -98,10 +99,12 @@ class CsvFormat:
 
         Such a sign is a quote that neither encloses a field nor is doubled in one.
         """
+        # Look for a quote in the bytes that the view is of, which is several times faster than numpy.
+        text: Any = data.obj if isinstance(data, memoryview) else data
+        if self.quote_char is None or self.quote_char.encode() not in text:
+            return True
         array = np.frombuffer(data, np.uint8)
         quotes = self._quotes(array)
-        if not len(quotes):
-            return True
         if not self._is_strict(array, quotes):
             return False
         newlines = np.flatnonzero(array == _NEWLINE)
