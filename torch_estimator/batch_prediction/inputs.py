@@ -333,11 +333,14 @@ class CsvReader(_TextReader):
             table = read_texts(data, form, names, types, refuse)
         except (UnicodeDecodeError, pa.ArrowInvalid):
             return None
-        ends = form.ends(data)
+        # Each line is a record, or some have several lines.
+        records = table.num_rows + len(wrong)
+        lines = np.arange(data.count(b"\n"))
+        if len(lines) != records:
+            lines = _lines_at(data, np.concatenate([[0], form.ends(data)])[:-1])
         # Arrow skips blank lines, and ends a record at a carriage return, too.
-        if table.num_rows + len(wrong) != len(ends) or data.count(b"\r") != data.count(b"\r\n"):
+        if len(lines) != records or data.count(b"\r") != data.count(b"\r\n"):
             return None
-        lines = _lines_at(data, np.concatenate([[0], ends])[:-1])
         rejected = [(int(lines[record]), reason) for record, reason in wrong]
         numbers = np.delete(lines, np.array([record for record, _ in wrong], np.int64))
         return {name: one_array(table.column(name)) for name in table.column_names}, numbers, rejected
