@@ -172,6 +172,22 @@ def test_shards_have_every_row_once(shards: int, tmp_path: Path) -> None:
     assert sorted(row for one in found for row in one) == sorted(rows)
 
 
+@pytest.mark.parametrize("ignore_errors", [False, True])
+@pytest.mark.parametrize("text", ["some words\n", "1,2\n", '""a"",b\n', "\n"])
+def test_a_row_of_many_ranges_is_read_once_in_any_order(
+    text: str, ignore_errors: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [[str(number), "x" * 30, "1"] for number in range(20_000)]
+    rows[9_000][1] = text.replace('""', '"') * (400_000 // len(text))
+    path = written(tmp_path / "a.csv", rows)
+    data = Dataset.from_csv(path, ignore_errors=ignore_errors)
+    for seed in range(4):
+        assert sorted(rows_in(iter(data.shuffle(50, seed=seed).batch(5000)))) == sorted(rows)
+    found = [rows_in(iter(data.shard(3, shard).batch(5000))) for shard in range(3)]
+    assert sorted(row for one in found for row in one) == sorted(rows)
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_errors_and_left_out_rows_behind_newlines_have_their_line(
     shuffled: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
