@@ -364,11 +364,11 @@ def test_a_wrong_file_is_one_sentence_and_leaves_nothing(
 
 def test_columns_of_other_types_are_one_sentence(export: ExportedModel, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"word": [1], "x": [1.0]}), path)
-    with pytest.raises(DataError, match="column 'word' holds int64, but the input takes strings"):
+    pq.write_table(pa.table({"word": [["a"]], "x": [1.0]}), path)
+    with pytest.raises(DataError, match="column 'word' holds list<element: string>, but the input takes strings"):
         predict(export, path, tmp_path / "out")
-    pq.write_table(pa.table({"word": ["a"], "x": ["1.0"]}), path)
-    with pytest.raises(DataError, match="column 'x' holds string, but the input takes numbers"):
+    pq.write_table(pa.table({"word": ["a"], "x": pa.array([1], pa.date32())}), path)
+    with pytest.raises(DataError, match=r"column 'x' holds date32\[day\], but the input takes numbers"):
         predict(export, path, tmp_path / "out")
 
 

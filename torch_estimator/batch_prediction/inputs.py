@@ -23,6 +23,7 @@ from torch_estimator.batch_prediction.columns import Array, from_strings
 from torch_estimator.batch_prediction.rows import (
     Column,
     Rows,
+    as_read,
     check_type,
     is_list,
     lists_of,
@@ -468,13 +469,14 @@ class ParquetReader(Reader):
         for name, info in self.signature.inputs.items():
             if name not in arrays:
                 continue
-            if is_list(arrays[name].type):
-                inputs[name], wrong = lists_of(arrays[name], name, info)
+            array, refused = as_read(arrays[name], name, info)
+            if is_list(array.type):
+                inputs[name], wrong = lists_of(array, name, info)
             elif info.dtype == "DT_STRING":
-                inputs[name], wrong = texts_of(arrays[name], info), {}
+                inputs[name], wrong = texts_of(array, info), {}
             else:
-                inputs[name], wrong = numbers_of(arrays[name], name, info)
-            reasons = wrong | reasons
+                inputs[name], wrong = numbers_of(array, name, info)
+            reasons = wrong | refused | reasons
         keys = {name: arrays[name] for name in self.keys}
         return Rows(inputs, keys, np.arange(chunk.length), chunk.length).reject(reasons)
 

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from torch_estimator.batch_prediction.columns import Array, Texts
 from torch_estimator.data.arrow import from_numpy
+from torch_estimator.data.sources.convert import converted, is_convertible
 from torch_estimator.data.sources.left_out import wrong_rows
-from torch_estimator.errors import DataError
+from torch_estimator.errors import DataError, RowError
 from torch_estimator.export.dtypes import Integers
 from torch_estimator.export.signatures import TensorInfo
 from torch_estimator.json_text import shortened
@@ -97,13 +98,10 @@ def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dic
     """
     reasons: dict[int, str] = {}
     array = pa.nulls(len(array), pa.int8()) if pa.types.is_null(array.type) else array
+    array, wrong = as_read(array, name, info)
     if info.default is None and array.null_count:
         reasons = dict.fromkeys(_places(array.is_null()), f"Input {name} is missing.")
-    if pa.types.is_string(array.type):
-        array, wrong = _parsed(array, pa.from_numpy_dtype(info.type.numpy))
-        reasons |= {
-            row: f"Input {name} takes {info.type.wanted}, but has {shortened(text)}." for row, text in wrong.items()
-        }
+    reasons |= wrong
     dtype = info.type.numpy
     default = 0 if info.default is None else _one(info.default)
     if pa.types.is_boolean(array.type):
@@ -148,29 +146,56 @@ def lists_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Column, dict
     return [default if row is None else row for row in rows], reasons
 
 
+def as_read(array: pa.Array, name: str, info: TensorInfo) -> tuple[pa.Array, dict[int, str]]:
+    """Return an Arrow column converted as training converts it, and the reason for each row that cannot be.
+
+    Such a row becomes null. A column that can be given to the input as it is, is returned unchanged.
+    """
+    if _fits(array.type, info):
+        return array, {}
+    kind = _wanted(array.type, info)
+    try:
+        return converted(array, kind, name), {}
+    except RowError:
+        wrong = wrong_rows(len(array), lambda start, stop: converted(array[start:stop], kind, name))
+    is_wrong = np.zeros(len(array), np.int8)
+    is_wrong[[*wrong]] = 1
+    usable = pc.if_else(from_numpy(is_wrong).cast(pa.bool_()), pa.nulls(1, array.type)[0], array)
+    reasons = {row: f"Input {name} takes {info.type.wanted}, but has {shortened(array[row].as_py())}." for row in wrong}
+    return converted(usable, kind, name), reasons
+
+
 def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> None:
     """Check that a Parquet column can be given to an input.
 
     Raises:
         DataError: It cannot.
     """
-    given = kind
     takes_lists = not info.is_single
-    for _ in info.shape[1:] if takes_lists else ():
-        if not is_list(given):
-            break
-        given = given.value_type
-    if info.dtype == "DT_STRING":
-        plain = given.value_type if pa.types.is_dictionary(given) else given
-        fits = pa.types.is_string(plain) or pa.types.is_large_string(plain)
-    else:
-        is_number = pa.types.is_integer(given) or pa.types.is_floating(given) or pa.types.is_boolean(given)
-        fits = is_number and np.dtype(given.to_pandas_dtype()).kind in info.type.kinds
     # pyarrow writes a column without any value as a column of nulls.
-    fits = fits or (pa.types.is_null(kind) and not takes_lists)
-    if not fits or (takes_lists and not is_list(kind)):
+    fits = is_list(kind) == takes_lists and (_fits(kind, info) or is_convertible(kind, _wanted(kind, info)))
+    if not fits and not (pa.types.is_null(kind) and not takes_lists):
         wanted = f"{'lists of ' if takes_lists else ''}{info.type.wanted}"
         raise DataError(f"{where}: column {name!r} holds {kind}, but the input takes {wanted}.")
+
+
+def _fits(kind: pa.DataType, info: TensorInfo) -> bool:
+    """Return whether values of a type, or lists of them, can be given to an input as they are."""
+    while is_list(kind):
+        kind = kind.value_type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if info.dtype == "DT_STRING":
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return is_number and np.dtype(kind.to_pandas_dtype()).kind in info.type.kinds
+
+
+def _wanted(kind: pa.DataType, info: TensorInfo) -> pa.DataType:
+    """Return the Arrow type of an input, in lists like those of a type."""
+    if not is_list(kind):
+        return pa.string() if info.dtype == "DT_STRING" else pa.from_numpy_dtype(info.type.numpy)
+    value = _wanted(kind.value_type, info)
+    return pa.list_(value, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -203,18 +228,3 @@ def _bits(array: pa.Array) -> Array:
 def _places(array: pa.Array) -> list[int]:
     places: list[int] = np.flatnonzero(_bits(array)).tolist() if len(array) else []
     return places
-
-
-def _parsed(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
-    """Return the numbers in texts, and the texts that are no numbers, by row; these have any number."""
-    try:
-        return texts.cast(kind), {}
-    except pa.ArrowInvalid:
-        pass
-    trimmed = pc.utf8_trim_whitespace(texts)
-    wrong = wrong_rows(len(texts), lambda start, stop: trimmed[start:stop].cast(kind))
-    if wrong:
-        is_wrong = np.zeros(len(texts), np.int8)
-        is_wrong[[*wrong]] = 1
-        trimmed = pc.if_else(from_numpy(is_wrong).cast(pa.bool_()), pa.nulls(1, pa.string())[0], trimmed)
-    return trimmed.cast(kind), {row: texts[row].as_py() for row in wrong}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # While Arrow reads CSV or JSON in the main thread, it takes signals that Python handles, and ends the reading with
 # ArrowCancelled. Then a SIGTERM that asks for a checkpoint and status 143 would be a traceback and status 1.
@@ -61,3 +62,27 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
     return array
+
+
+# In the text of a UUID, the 32 hexadecimal digits have these places, and the others have dashes.
+_DIGITS = [place for place in range(36) if place not in (8, 13, 18, 23)]
+
+
+def without_extension(array: pa.Array) -> pa.Array:
+    """Return an array of an extension type as one of Arrow's own types: UUIDs become text, others what stores them.
+
+    >>> ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(range(16)), None], pa.binary(16)))
+    >>> without_extension(ids).to_pylist()
+    ['00010203-0405-0607-0809-0a0b0c0d0e0f', None]
+    """
+    if not isinstance(array, pa.ExtensionArray):
+        return array
+    storage = array.storage
+    if array.type.extension_name != "arrow.uuid" or not len(storage):
+        return storage.cast(pa.string()) if array.type.extension_name == "arrow.uuid" else storage
+    data = memoryview(storage.buffers()[1])[16 * storage.offset : 16 * (storage.offset + len(storage))]
+    texts = np.full((len(storage), 36), ord("-"), np.uint8)
+    texts[:, _DIGITS] = np.frombuffer(data.hex().encode(), np.uint8).reshape(-1, 32)
+    offsets = np.arange(len(storage) + 1, dtype=np.int32) * 36
+    strings = pa.StringArray.from_buffers(len(storage), pa.py_buffer(offsets), pa.py_buffer(texts))
+    return pc.if_else(storage.is_null(), pa.nulls(1, pa.string())[0], strings) if storage.null_count else strings

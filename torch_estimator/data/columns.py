@@ -131,6 +131,7 @@ def from_arrow(
     numbers, unless the number `missing` replaces it, also in lists (integers become floats for NaN or a fraction). The
     error begins with the name of the column and ends with `cure`, such as `DEFAULT_CURE`.
     """
+    array = arrow.without_extension(array)
     if missing is not None and _is_null(array.type):
         array = array.cast(pa.float64())
     kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type

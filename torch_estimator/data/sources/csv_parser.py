@@ -14,6 +14,7 @@ import pyarrow.csv as arrow_csv
 from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.sources.convert import parsed_numbers
 from torch_estimator.data.sources.csv_format import USUAL_MARKS, CsvFormat
 from torch_estimator.data.sources.text_lines import MOST_LINE_BYTES, check_finite, first_words, type_in_words
 from torch_estimator.errors import RowError
@@ -116,8 +117,7 @@ class CsvParser:
         for name, kind in integers.items():
             texts = table.column(name)
             missing = pc.is_in(texts, pa.array(["", *form.missing_values]))
-            digits = pc.replace_substring_regex(texts, r"^\s*(?:\+(\d+)|(-?\d+))\s*$", r"\1\2")
-            numbers = pc.if_else(missing, None, digits).cast(kind)
+            numbers = parsed_numbers(pc.if_else(missing, None, texts), kind)
             table = table.set_column(table.schema.get_field_index(name), name, numbers)
         return table
 

@@ -16,6 +16,7 @@ from torch_estimator.data.column_types import schema_defaults, schema_missing, s
 from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
+from torch_estimator.data.sources.convert import converted
 from torch_estimator.data.sources.input_files import (
     FileIdentity,
     Files,
@@ -207,7 +208,7 @@ class _ParquetReader(Reader):
         array = arrow.one_array(values)
         try:
             if name in self._source.types:
-                array = _converted(array, self._source.types[name])
+                array = converted(array, self._source.types[name], name)
             default, missing = self._source.defaults.get(name), self._missing.get(name)
             return from_arrow(
                 array, name=name, default=default, missing=missing, cure=cure_of_missing(self._request, name)
@@ -218,19 +219,7 @@ class _ParquetReader(Reader):
             raise DataError(f"{url}: {error}") from error
         except pa.ArrowException as error:
             problem = str(error).splitlines()[0].rstrip(".")
-            if self._source.ignore_errors and isinstance(error, pa.ArrowInvalid) and len(array):
-                raise RowError(problem, row=0, column=name) from error
             raise DataError(f"{url}: column {name!r} ({array.type}) cannot be used: {problem}.") from error
-
-
-def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    # For a dictionary type, convert to the type of its values, since `from_arrow` dictionary encodes strings later.
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if isinstance(array, pa.DictionaryArray):
-        if array.type.value_type == kind:
-            return array
-        array = array.dictionary_decode()
-    return array if array.type == kind else array.cast(kind)
 
 
 def _kind(kind: pa.DataType) -> str:
