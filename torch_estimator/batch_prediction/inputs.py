@@ -38,6 +38,7 @@ from torch_estimator.data.sources.csv_parser import read_texts
 from torch_estimator.data.sources.csv_records import CsvRanges, first_record, found_delimiter
 from torch_estimator.data.sources.csv_schema import header_names
 from torch_estimator.data.sources.input_files import ByteFile, as_patterns, expand, file_version, open_byte_file
+from torch_estimator.data.sources.json_parser import check_no_array
 from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
 from torch_estimator.data.sources.row_groups import RowGroups, open_parquet, row_groups
 from torch_estimator.data.sources.text_encoding import check_encoding
@@ -385,6 +386,7 @@ class JsonReader(_TextReader):
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
         opened, start = self._opened(url)
+        check_no_array(opened)
         return self._plan(number, InputFile(url=url, version=_version(opened), start=start, size=opened.size))
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:

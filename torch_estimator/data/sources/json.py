@@ -34,7 +34,13 @@ from torch_estimator.data.sources.input_files import (
     files_signature,
     identify,
 )
-from torch_estimator.data.sources.json_parser import BLANK, JsonParser, check_inferred_floats, infer_json_types
+from torch_estimator.data.sources.json_parser import (
+    BLANK,
+    JsonParser,
+    check_inferred_floats,
+    check_no_array,
+    infer_json_types,
+)
 from torch_estimator.data.sources.line_reader import LineReader
 from torch_estimator.data.sources.text_lines import (
     BYTE_ORDER_MARK,
@@ -72,6 +78,8 @@ class JsonSource:
         Raise a DataError if there is no file or no row, a column is missing, or the first lines cannot be read.
         """
         opened = [open_text_file(path) for path in expand(self.patterns)]
+        for file in opened:
+            check_no_array(file)
         mark = len(BYTE_ORDER_MARK)
         lines = LineRanges(opened, [mark if file.read(0, mark) == BYTE_ORDER_MARK else 0 for file in opened])
         pieces = lines.sample()

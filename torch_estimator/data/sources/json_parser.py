@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,10 @@ from torch_estimator.data import arrow
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import Array
 from torch_estimator.data.lists import is_list_type
+from torch_estimator.data.sources.input_files import ByteFile
 from torch_estimator.data.sources.text_lines import check_finite, first_words, type_in_words
+from torch_estimator.errors import DataError
+from torch_estimator.files import basename
 from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
 
 _MAX_BLOCK_BYTES = 2**30
@@ -22,6 +26,20 @@ _MAX_SHOWN = 40
 _MAX_DIGITS = 1000
 
 BLANK = b" \t\r\n"
+
+
+# The first line opens an array of objects, other than bytes in base64, or one that goes on in the next line.
+_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?:\{(?!\s*\"b64\")|\r?\n)|(?:\xef\xbb\xbf)?\s*\[[^\n]*,[ \t\r]*\n")
+_HEAD_BYTES = 4096
+
+
+def check_no_array(file: ByteFile) -> None:
+    """Raise a DataError if a file is one JSON array, of which some lines could be rows and others not."""
+    if _ARRAY.match(file.read(0, min(_HEAD_BYTES, file.size))):
+        raise DataError(
+            f"{file.url} is one JSON array, but must have one JSON object per line; convert it, as "
+            f"jq -c '.[]' {basename(file.url)} > rows.jsonl does."
+        )
 
 
 class JsonParser:
