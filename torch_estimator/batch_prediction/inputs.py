@@ -12,7 +12,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ from torch_estimator.data.sources.csv_records import CsvRanges, first_record, fo
 from torch_estimator.data.sources.csv_schema import header_names
 from torch_estimator.data.sources.input_files import ByteFile, as_patterns, expand, file_version, open_byte_file
 from torch_estimator.data.sources.json_parser import check_no_array
+from torch_estimator.data.sources.partitions import disagreement, partition_of, repeated, unequal_rows
 from torch_estimator.data.sources.record_ranges import RecordRanges, open_records
 from torch_estimator.data.sources.row_groups import RowGroups, open_parquet, row_groups
 from torch_estimator.data.sources.text_encoding import check_encoding
@@ -195,6 +196,7 @@ class Reader(ABC):
         """
 
     def _check_columns(self, names: Sequence[str], url: str, cure: str = "") -> None:
+        names = tuple(dict.fromkeys((*names, *partition_of(url))))
         needed = [name for name, info in self.signature.inputs.items() if info.default is None]
         for name, use in (
             *((name, "the model needs") for name in needed),
@@ -206,6 +208,17 @@ class Reader(ABC):
     def _columns_of(self, names: Sequence[str]) -> list[str]:
         """Return which columns of a file to read."""
         return [name for name in names if name in self.signature.inputs or name in self.keys]
+
+    def _add_path(self, columns: dict[str, pa.Array], url: str, rows: int) -> dict[int, str]:
+        """Add columns that the path of a file has; return the rows that have another value, and the reasons."""
+        reasons: dict[int, str] = {}
+        for name, text in partition_of(url).items():
+            if name in columns:
+                wrong = unequal_rows(columns[name], name, text)
+                reasons |= {row: f"Column {name}: {problem}." for row, problem in wrong.items()}
+            elif self._columns_of([name]):
+                columns[name] = repeated(text, rows)
+        return reasons
 
 
 _Parsed = tuple[dict[str, pa.Array], Array, list[tuple[int, str]]]
@@ -296,19 +309,20 @@ class CsvReader(_TextReader):
             self._ranges = opened, CsvRanges([opened], [file.start], file.format)
         ranges = self._ranges[1]
         pieces = ranges.between(0, chunk.start, chunk.start + chunk.length)
-        rows = self._rows(pieces, file.columns, file.format)
+        rows = self._rows(file, pieces)
         # If most records of a chunk are wrong, it may lie within one record.
         if 2 * len(rows.rejected) > len(rows) and ranges.look_closer(pieces):
             return self.read(file, chunk)
         return rows
 
-    def _rows(self, pieces: Sequence[Piece], names: Sequence[str], form: CsvFormat) -> Rows:
+    def _rows(self, file: InputFile, pieces: Sequence[Piece]) -> Rows:
+        names, form = file.columns, file.format
         data = b"".join(piece.data for piece in pieces)
         is_whole = all(piece.opened is None for piece in pieces)
         parsed = self._parsed(data, names, form) if is_whole else None
         columns, numbers, rejected = parsed or self._parsed_by_record(pieces, names, form)
         inputs: dict[str, Column] = {}
-        reasons: dict[int, str] = {}
+        reasons = self._add_path(columns, file.url, len(numbers))
         for name, info in self.signature.inputs.items():
             if name not in columns:
                 continue
@@ -317,7 +331,7 @@ class CsvReader(_TextReader):
             else:
                 inputs[name], wrong = numbers_of(columns[name], name, info)
                 reasons = wrong | reasons
-        keys = {name: columns[name].fill_null(from_strings([""])[0]) for name in self.keys}
+        keys = {name: columns[name].cast(pa.string()).fill_null(from_strings([""])[0]) for name in self.keys}
         return Rows(inputs, keys, numbers, data.count(b"\n"), rejected).reject(reasons)
 
     def _parsed(self, data: bytes, names: Sequence[str], form: CsvFormat) -> _Parsed | None:
@@ -390,7 +404,7 @@ class JsonReader(_TextReader):
         return self._plan(number, InputFile(url=url, version=_version(opened), start=start, size=opened.size))
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
-        loads = _json_loads(exact=bool(self.keys))
+        loads, path = _json_loads(exact=bool(self.keys)), partition_of(file.url)
         lines = self._lines(file, chunk).split(b"\n")[:-1]
         instances: list[Any] = []
         keys: list[tuple[Any, ...]] = []
@@ -400,7 +414,7 @@ class JsonReader(_TextReader):
             if not line.strip():
                 continue
             try:
-                instance, key = self._instance(loads(line))
+                instance, key = self._instance(self._with_path(loads(line), path))
             except ValueError as error:
                 rejected.append((number, str(error)))
                 continue
@@ -417,6 +431,18 @@ class JsonReader(_TextReader):
             columns = to_columns(instances, self.signature)
         rows.columns = dict(columns)
         return rows
+
+    def _with_path(self, value: Any, path: Mapping[str, str | None]) -> Any:
+        """Return a row with the values that the path of its file has."""
+        if not isinstance(value, dict) or set(value) == {"b64"}:
+            return value
+        for name, text in path.items():
+            if name in value and str(value[name]) != text:
+                raise ValueError(f"Column {name}: {disagreement(value[name], name, text)}.")
+            if text is not None and self._columns_of([name]):
+                info = self.signature.inputs.get(name)
+                value.setdefault(name, text if info is None else info.type.parse(name, text))
+        return value
 
     def _instance(self, value: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return what of a line is for the model, and the keys."""
@@ -466,7 +492,7 @@ class ParquetReader(Reader):
         table = table.slice(chunk.start, chunk.length)
         arrays = {name: one_array(table.column(name)) for name in table.column_names}
         inputs: dict[str, Column] = {}
-        reasons: dict[int, str] = {}
+        reasons = self._add_path(arrays, file.url, len(table))
         wrong: dict[int, str] = {}
         for name, info in self.signature.inputs.items():
             if name not in arrays:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -148,6 +148,23 @@ class Reader(ABC):
             f"{type(self).__name__} cannot tell whether it reads the same rows in another run; use cache() without a "
             "filename."
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FileSource:
+    """What the sources of files with named columns have in common.
+
+    `patterns` are paths, URLs and globs. `select_columns` is None for all columns. `column_types` are the user's.
+    `defaults` has the value that replaces a missing one, by column, and `missing` the integer where there is no
+    default, also in lists. `ignore_errors` leaves out rows that cannot be read.
+    """
+
+    patterns: tuple[str, ...]
+    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    select_columns: tuple[str, ...] | None = None
+    missing: Mapping[str, int] = field(default_factory=dict)
+    ignore_errors: bool = False
 
 
 class Source(Protocol):

@@ -40,6 +40,10 @@ class ByteRanges:
     def __len__(self) -> int:
         return len(self._file)
 
+    def url_of(self, number: int) -> str:
+        """Return the file of a range."""
+        return self._files[int(self._file[number])].url
+
     def in_order(
         self, ranges: Array, read_file: Callable[[int, Sequence[tuple[int, int]]], Sequence[_Piece]]
     ) -> list[_Piece]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch_estimator.data.column_types import (
 )
 from torch_estimator.data.columns import MISSING, Column, replace_empty
 from torch_estimator.data.label import LabelColumns, label_columns
-from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
+from torch_estimator.data.sources.base import FileSource, Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
 from torch_estimator.data.sources.csv_records import CsvRanges, first_record, found_delimiter
@@ -42,6 +42,7 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.line_reader import LineReader
+from torch_estimator.data.sources.partitions import PathColumns
 from torch_estimator.data.sources.text_encoding import check_encoding
 from torch_estimator.data.sources.text_lines import LineLocator, Piece, named_files, open_text_file
 from torch_estimator.data.stream import Signature
@@ -49,26 +50,18 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class CsvSource:
-    """Source of rows from CSV files (paths, URLs and globs).
+class CsvSource(FileSource):
+    """Source of rows from CSV files.
 
     `find_delimiter` takes another delimiter where the first records say so. `column_names` is None for those in the
-    header, `select_columns` for all; `column_types` are the user's. `defaults` has the value that replaces a missing
-    one, by column, and `missing` the integer where there is no default. `list_separator` is between the values of a
-    list. `encoding` is that of the files. `ignore_errors` leaves out rows that cannot be read.
+    header. `list_separator` is between the values of a list. `encoding` is that of the files.
     """
 
-    patterns: tuple[str, ...]
     format: CsvFormat
     find_delimiter: bool = False
     column_names: tuple[str, ...] | None = None
-    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    select_columns: tuple[str, ...] | None = None
     list_separator: str | None = None
-    missing: Mapping[str, int] = field(default_factory=dict)
     encoding: str = "utf-8"
-    ignore_errors: bool = False
 
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose columns and types, and return a reader.
@@ -91,12 +84,14 @@ class CsvSource:
             raise locator.parse_error(pa.ArrowInvalid())
         pieces = [piece for piece in pieces if piece.opened is None]
         sample = b"".join(bytes(piece.data) for piece in pieces)
-        schema = resolve_schema(self, request, names, where=named_files(opened), sample=sample)
+        paths = PathColumns([file.url for file in opened], names, self, request)
+        source, rest = paths.rest(self, request)
+        schema = resolve_schema(source, rest, names, where=named_files(opened), sample=sample)
         if not sample:
             raise DataError(f"{named_files(opened)} has no rows.")
-        reader = _CsvReader(ranges, opened, schema, request, self)
+        reader = _CsvReader(ranges, opened, schema, rest, source)
         reader.check_inferred(pieces, sample)
-        return reader
+        return paths.reader(reader, ranges.url_of, request)
 
     def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
         """Return the byte position at which the rows of each file begin, and the column names of all files."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch_estimator.data.column_types import (
 from torch_estimator.data.columns import Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
 from torch_estimator.data.lists import is_list_type
-from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
+from torch_estimator.data.sources.base import FileSource, Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.input_files import (
     ByteFile,
     Files,
@@ -42,6 +42,7 @@ from torch_estimator.data.sources.json_parser import (
     infer_json_types,
 )
 from torch_estimator.data.sources.line_reader import LineReader
+from torch_estimator.data.sources.partitions import PathColumns
 from torch_estimator.data.sources.text_lines import (
     BYTE_ORDER_MARK,
     LineLocator,
@@ -57,20 +58,8 @@ from torch_estimator.json_text import parse_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class JsonSource:
-    """Source of rows from files (paths, URLs and globs) with one JSON object per line.
-
-    `select_columns` is None for those in the first lines; `column_types` are the user's. `defaults` has the value that
-    replaces a missing one, by column, and `missing` the integer where there is no default, also in lists.
-    `ignore_errors` leaves out rows that cannot be read.
-    """
-
-    patterns: tuple[str, ...]
-    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    select_columns: tuple[str, ...] | None = None
-    missing: Mapping[str, int] = field(default_factory=dict)
-    ignore_errors: bool = False
+class JsonSource(FileSource):
+    """Source of rows from files with one JSON object per line; without `select_columns`, those in the first lines."""
 
     def open(self, request: ReadRequest) -> Reader:
         """Open the files, choose columns and types, and return a reader.
@@ -99,11 +88,14 @@ class JsonSource:
             raise LineLocator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
         if request.columns is None and self.select_columns is None:
             self._check_columns(opened, found)
-        types = self._types(request, found, named_files(opened))
+        paths = PathColumns([file.url for file in opened], list(found), self, request)
+        source, rest = paths.rest(self, request)
+        types = source._types(rest, found, named_files(opened))
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
-        self._check_inferred(types, request, sample, LineLocator(opened, pieces, infer, problem, BLANK))
-        parser = JsonParser(types, self.defaults, request.missing)
-        return _JsonReader(lines, opened, parser, self, request, len(sample) / rows)
+        self._check_inferred(types, rest, sample, LineLocator(opened, pieces, infer, problem, BLANK))
+        parser = JsonParser(types, source.defaults, rest.missing)
+        reader = _JsonReader(lines, opened, parser, source, rest, len(sample) / rows)
+        return paths.reader(reader, lines.url_of, request)
 
     def _usable(
         self, opened: Sequence[ByteFile], pieces: Sequence[Piece], request: ReadRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch_estimator.data.chunk import Chunk, concat_chunks
 from torch_estimator.data.column_types import schema_defaults, schema_missing, schema_types
 from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.label import LabelColumns, label_columns
-from torch_estimator.data.sources.base import Reader, ReadRequest, Source, cure_of_missing
+from torch_estimator.data.sources.base import FileSource, Reader, ReadRequest, Source, cure_of_missing
 from torch_estimator.data.sources.convert import converted
 from torch_estimator.data.sources.input_files import (
     FileIdentity,
@@ -27,25 +27,15 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.left_out import LeftOut, reason, wrong_rows
+from torch_estimator.data.sources.partitions import PathColumns
 from torch_estimator.data.sources.row_groups import RowGroup, RowGroups, open_parquet, row_groups
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ParquetSource:
-    """Source of rows from Parquet files (paths, URLs and globs), of all columns if `columns` is None.
-
-    Columns are converted to `types`. `defaults` has the value that replaces a missing one, by column, and `missing` the
-    integer where there is no default, also in lists. `ignore_errors` leaves out rows with a value that cannot be used.
-    """
-
-    patterns: tuple[str, ...]
-    columns: tuple[str, ...] | None = None
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, int] = field(default_factory=dict)
-    ignore_errors: bool = False
+class ParquetSource(FileSource):
+    """Source of rows from Parquet files."""
 
     def open(self, request: ReadRequest) -> Reader:
         """Read the metadata of the files, choose the columns, and return a reader.
@@ -68,11 +58,16 @@ class ParquetSource:
         first |= {
             name: url for url in reversed(urls) for name, kind in types[url].items() if not pa.types.is_null(kind)
         }
-        names = self._columns_to_read(request, [*dict.fromkeys(name for url in urls for name in types[url])], urls[0])
+        existing = [*dict.fromkeys(name for url in urls for name in types[url])]
+        paths = PathColumns(urls, existing, self, request)
+        source, rest = paths.rest(self, request)
+        names = source._columns_to_read(rest, existing, urls[0])
         for url in urls:
-            self._check_columns(names, first, types, url)
+            source._check_columns(names, first, types, url)
         ranges = groups if request.shuffled else [part for group in groups for part in group.slices()]
-        return _ParquetReader(self, ranges, {name: types[first[name]][name] for name in names}, types, stored, request)
+        kinds = {name: types[first[name]][name] for name in names}
+        reader = _ParquetReader(source, ranges, kinds, types, stored, rest)
+        return paths.reader(reader, lambda number: ranges[number].url, request)
 
     def _check_columns(
         self, names: Sequence[str], first: Mapping[str, str], types: Mapping[str, Mapping[str, pa.DataType]], url: str
@@ -86,7 +81,9 @@ class ParquetSource:
                         f"{url} has no column {name!r}, which {other} has; give defaults={{{name!r}: ...}} for its "
                         "rows, or name the columns to read: columns=[...]."
                     )
-            elif name not in self.types and len({_kind(types[one][name]) for one in (url, other)} - {"null"}) > 1:
+            elif (
+                name not in self.column_types and len({_kind(types[one][name]) for one in (url, other)} - {"null"}) > 1
+            ):
                 raise DataError(
                     f"column {name!r} is {types[url][name]} in {url}, but {types[other][name]} in {other}; give a "
                     "schema with the type to convert it to, or write one of the files anew."
@@ -94,7 +91,7 @@ class ParquetSource:
 
     def _columns_to_read(self, request: ReadRequest, existing: list[str], url: str) -> list[str]:
         labels = request.label.columns if request.label is not None else ()
-        available = [name for name in (self.columns or existing) if name not in labels]
+        available = [name for name in (self.select_columns or existing) if name not in labels]
         names = request.names(available)
         used = available if names is None else names
         for name in used:
@@ -126,8 +123,8 @@ def parquet_source(
     selected = None if columns is None else column_names("columns", columns)
     return ParquetSource(
         patterns=as_patterns(files),
-        columns=selected,
-        types=types,
+        select_columns=selected,
+        column_types=types,
         defaults=dict(defaults or {}),
         missing=schema_missing(schema),
         ignore_errors=ignore_errors,
@@ -168,7 +165,7 @@ class _ParquetReader(Reader):
     def identity(self) -> Signature:
         versions = [file_version(url) for url in dict.fromkeys(group.url for group in self._groups)]
         defaults = {name: repr(value) for name, value in self._source.defaults.items()}
-        types = {name: str(self._source.types.get(name, "")) for name in self._names}
+        types = {name: str(self._source.column_types.get(name, "")) for name in self._names}
         missing = {name: value for name, value in self._missing.items() if name in self._names}
         found = {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
         # Caches of earlier versions know no ignore_errors.
@@ -207,8 +204,8 @@ class _ParquetReader(Reader):
     def _column(self, name: str, values: pa.ChunkedArray, url: str) -> Column:
         array = arrow.one_array(values)
         try:
-            if name in self._source.types:
-                array = converted(array, self._source.types[name], name)
+            if name in self._source.column_types:
+                array = converted(array, self._source.column_types[name], name)
             default, missing = self._source.defaults.get(name), self._missing.get(name)
             return from_arrow(
                 array, name=name, default=default, missing=missing, cure=cure_of_missing(self._request, name)

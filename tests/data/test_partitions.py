@@ -1,0 +1,120 @@
+"""Directories such as ``day=1/`` hold a column of their files, for training and for batch prediction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import torch_estimator as te
+from tests.batch_prediction.test_batch_prediction import lines, predict
+from torch_estimator import feature_column as fc
+from torch_estimator.data import Dataset
+from torch_estimator.errors import DataError
+
+FORMATS = ["csv", "jsonl", "parquet"]
+
+
+def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(dict(columns)), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_text("".join(",".join(map(str, row)) + "\n" for row in [columns, *(row.values() for row in rows)]))
+
+
+def read(files: Any, **options: Any) -> Dataset:
+    name = str(files[0] if isinstance(files, list) else files)
+    kinds = {".csv": Dataset.from_csv, ".jsonl": Dataset.from_json, ".parquet": Dataset.from_parquet}
+    method: Any = kinds[Path(name).suffix]
+    return method(files, **options)
+
+
+def values(data: Dataset) -> dict[str, list[Any]]:
+    (batch,) = data.batch(100)
+    return {name: np.asarray(column).tolist() for name, column in batch.items()}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_columns_of_paths_are_integers_or_strings(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "hour=07" / "town=S%C3%A3o Paulo" / f"a.{form}", {"x": [1.5, 2.5]})
+    write(tmp_path / "hour=8" / "town=__HIVE_DEFAULT_PARTITION__" / f"a.{form}", {"x": [3.5]})
+    files = str(tmp_path / "*" / "*" / f"*.{form}")
+    everything = {"x": [1.5, 2.5, 3.5], "hour": [7, 7, 8], "town": ["São Paulo", "São Paulo", ""]}
+    assert values(read(files)) == everything
+    schema = pa.schema({"hour": pa.string(), "x": pa.float32()})
+    assert values(read(files, schema=schema)) == {"x": [1.5, 2.5, 3.5], "hour": ["07", "07", "8"]}
+    assert values(read(files, schema=pa.schema({"hour": pa.float32()}))) == {"hour": [7.0, 7.0, 8.0]}
+    shuffled = values(read(files).shuffle(10, seed=1))
+    rows = zip(shuffled["x"], shuffled["hour"], strict=True)
+    assert sorted(rows) == list(zip(everything["x"], everything["hour"], strict=True))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_column_that_the_file_has_too_must_agree(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "day=1" / f"a.{form}", {"x": [1.5, 2.5], "day": [1, 1]})
+    write(tmp_path / "day=2" / f"a.{form}", {"x": [3.5, 4.5], "day": [2, 3]})
+    assert values(read(tmp_path / "day=1" / f"a.{form}")) == {"x": [1.5, 2.5], "day": [1, 1]}
+    with pytest.raises(DataError) as raised:
+        values(read(str(tmp_path / "*" / f"*.{form}")))
+    where = {"csv": "line 3", "jsonl": "line 2", "parquet": "row 1 (from 0)"}[form]
+    problem = "column 'day': the row has 3, but the path of its file has day=2"
+    assert str(raised.value) == f"{tmp_path / 'day=2' / f'a.{form}'}, {where}: {problem}."
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_column_of_some_paths_only_is_none(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "day=1" / f"a.{form}", {"x": [1.5]})
+    write(tmp_path / f"a.{form}", {"x": [2.5]})
+    files = [str(tmp_path / "day=1" / f"a.{form}"), str(tmp_path / f"a.{form}")]
+    assert values(read(files)) == {"x": [1.5, 2.5]}
+    with pytest.raises(DataError, match="column 'day' is not in"):
+        values(read(files, schema=pa.schema({"day": pa.int64()})))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_path_without_a_number_is_named(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "day=monday" / f"a.{form}", {"x": [1.5]})
+    with pytest.raises(DataError, match=rf"a\.{form}, .*: column 'day': 'monday' is not a whole number \(int64\)\.$"):
+        values(read(tmp_path / "day=monday" / f"a.{form}", schema=pa.schema({"day": pa.int64()})))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_model_trains_and_predicts_with_columns_of_paths(form: str, tmp_path: Path) -> None:
+    for day in (1, 2):
+        write(tmp_path / f"day={day}" / f"town=t{day}" / f"a.{form}", {"x": [0.5, 1.5], "y": [1.0 * day, 2.0]})
+    files = str(tmp_path / "day=*" / "*" / f"*.{form}")
+    columns = [
+        fc.numeric_column("x"),
+        fc.categorical_column_with_identity("day", 5),
+        fc.categorical_column_with_hash_bucket("town", 100),
+    ]
+    estimator = te.LinearRegressor(columns, tmp_path / "run", optimizer="Adam")
+    estimator.train(lambda: read(files, label="y").batch(4).repeat(), max_steps=20)
+    wanted = [float(row["predictions"][0]) for row in estimator.predict(lambda: read(files, label="y").batch(4))]
+    export = te.ExportedModel.load(
+        estimator.export_saved_model(tmp_path / "export", te.serving_input.raw_features(columns))
+    )
+    found = [tmp_path / "day=1" / "town=t1" / f"a.{form}", tmp_path / "day=2" / "town=t2" / f"a.{form}"]
+    predict(export, found, tmp_path / "out", keys=("town",))
+    results = lines(tmp_path / "out")
+    assert [row["town"] for row in results] == ["t1", "t1", "t2", "t2"]
+    np.testing.assert_allclose([row["predictions"][0] for row in results], wanted, rtol=1e-5)
+    write(tmp_path / "day=2" / "town=t2" / f"a.{form}", {"x": [1.5, 2.5], "day": [2, 3]})
+    predict(export, found[1], tmp_path / "other")
+    (rejected,) = lines(tmp_path / "other", "errors_stats")
+    value = "'3'" if form == "csv" else "3"
+    assert rejected["reason"] == f"Column day: the row has {value}, but the path of its file has day=2."
+    write(tmp_path / "day=monday" / "town=a" / f"a.{form}", {"x": [1.5]})
+    predict(export, tmp_path / "day=monday" / "town=a" / f"a.{form}", tmp_path / "monday")
+    (rejected,) = lines(tmp_path / "monday", "errors_stats")
+    assert "'monday'" in rejected["reason"] and "Input day " in rejected["reason"]
