@@ -42,7 +42,7 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.line_reader import LineReader
-from torch_estimator.data.sources.partitions import PathColumns
+from torch_estimator.data.sources.path_columns import PathColumns
 from torch_estimator.data.sources.text_encoding import check_encoding
 from torch_estimator.data.sources.text_lines import LineLocator, Piece, named_files, open_text_file
 from torch_estimator.data.stream import Signature

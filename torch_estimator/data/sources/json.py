@@ -42,7 +42,7 @@ from torch_estimator.data.sources.json_parser import (
     infer_json_types,
 )
 from torch_estimator.data.sources.line_reader import LineReader
-from torch_estimator.data.sources.partitions import PathColumns
+from torch_estimator.data.sources.path_columns import PathColumns
 from torch_estimator.data.sources.text_lines import (
     BYTE_ORDER_MARK,
     LineLocator,

@@ -27,7 +27,7 @@ from torch_estimator.data.sources.input_files import (
     identify,
 )
 from torch_estimator.data.sources.left_out import LeftOut, reason, wrong_rows
-from torch_estimator.data.sources.partitions import PathColumns
+from torch_estimator.data.sources.path_columns import PathColumns
 from torch_estimator.data.sources.row_groups import RowGroup, RowGroups, open_parquet, row_groups
 from torch_estimator.data.stream import Signature
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
