@@ -52,6 +52,7 @@ class ServingInput:
         feature_spec: For tf.Examples, their features by name.
         variable: For a module without columns, the inputs whose rows are sequences of any length.
         features: For `receiver`, the features that the model takes, as expressions of the inputs.
+        ignore_unknown: Whether names that are no inputs are left out of what callers send, in place of an error.
 
     >>> columns = [fc.numeric_column("age"), fc.categorical_column_with_hash_bucket("job", 100)]
     >>> receiver = te.serving_input.raw_features(columns, defaults={"job": ""})
@@ -69,10 +70,15 @@ class ServingInput:
     feature_spec: dict[str, ServedFeature] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
     features: dict[str, Expression] = field(default_factory=dict)
+    ignore_unknown: bool = False
 
 
 def raw_features(
-    columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
+    columns: Any,
+    defaults: Mapping[str, Default] | None = None,
+    transform: nn.Module | None = None,
+    *,
+    ignore_unknown: bool = False,
 ) -> ServingInput:
     """Return a serving input with one input for each column of raw data that the feature columns read.
 
@@ -89,6 +95,8 @@ def raw_features(
         transform: Module from a dict of raw numbers, float32 ``[batch, 1]``, to a dict of features that the columns
             read. Its attribute `input_names` lists the names of the numbers. The features that it computes are not
             inputs.
+        ignore_unknown: Whether names that are no inputs, such as the label or an identifier, are left out of what
+            callers send. Otherwise they are an error, since a misspelt input with a default would go unnoticed.
 
     Returns:
         Serving input for an exporter, or for `Estimator.export_saved_model`.
@@ -102,11 +110,15 @@ def raw_features(
     >>> list(receiver.inputs), receiver.defaults
     (['age', 'job', 'id'], {'age': 40.0, 'id': 'none'})
     """
-    return _by_name("raw_features", columns, defaults, transform)
+    return _by_name("raw_features", columns, defaults, transform, ignore_unknown)
 
 
 def json(
-    columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
+    columns: Any,
+    defaults: Mapping[str, Default] | None = None,
+    transform: nn.Module | None = None,
+    *,
+    ignore_unknown: bool = False,
 ) -> ServingInput:
     """Return a serving input for JSON instances: each column of raw data is an input ``[batch]``, one value per row.
 
@@ -118,16 +130,23 @@ def json(
         columns: As for `raw_features`.
         defaults: As for `raw_features`.
         transform: As for `raw_features`.
+        ignore_unknown: As for `raw_features`.
 
     >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
     >>> receiver = te.serving_input.json([fc.numeric_column("age"), tags], defaults={"tags": []})
     >>> list(receiver.inputs), receiver.defaults
     (['age', 'tags'], {'tags': []})
     """
-    return _by_name("json", columns, defaults, transform)
+    return _by_name("json", columns, defaults, transform, ignore_unknown)
 
 
-def like(features: Any, defaults: Mapping[str, Default] | None = None, variable: Sequence[str] = ()) -> ServingInput:
+def like(
+    features: Any,
+    defaults: Mapping[str, Default] | None = None,
+    variable: Sequence[str] = (),
+    *,
+    ignore_unknown: bool = False,
+) -> ServingInput:
     """Return a serving input with the dtypes and shapes of example features, for a module without feature columns.
 
     Args:
@@ -139,6 +158,7 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None, variable:
             are never padded. Those of different lengths are run apart, so that each is answered as if it came alone.
             For a feature ``words``, the feature ``words_length`` that `Dataset.padded_batch` adds is no input then. The
             graph computes it.
+        ignore_unknown: As for `raw_features`.
 
     Raises:
         InvalidTypeError: A feature is not an array, or `variable` is not a list of names.
@@ -164,7 +184,14 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None, variable:
         if key not in inputs:
             inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
-    return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure, variable=names)
+    return ServingInput(
+        kind="raw_features",
+        inputs=inputs,
+        defaults=checked,
+        structure=structure,
+        variable=names,
+        ignore_unknown=ignore_unknown,
+    )
 
 
 def _variable_names(variable: Sequence[str], described: Mapping[str, Leaf]) -> tuple[str, ...]:
@@ -200,6 +227,8 @@ def csv(
     defaults: Mapping[str, Default] | None = None,
     transform: nn.Module | None = None,
     input_name: str = "csv_row",
+    *,
+    ignore_unknown: bool = False,
 ) -> ServingInput:
     """Return a serving input with a single input, ``csv_row``: strings ``[batch]``, each of which is a row of CSV.
 
@@ -215,6 +244,7 @@ def csv(
             does not use, such as a key to pass through.
         transform: As for `raw_features`.
         input_name: Name of the input, by which callers give the rows.
+        ignore_unknown: As for `raw_features`, of what callers send beside the rows.
 
     Raises:
         InvalidTypeError: As for `raw_features`, or `input_name` is not a string.
@@ -263,10 +293,11 @@ def csv(
         transform=transformer,
         column_names=names,
         input_name=input_name,
+        ignore_unknown=ignore_unknown,
     )
 
 
-def examples(feature_spec: Mapping[str, Any]) -> ServingInput:
+def examples(feature_spec: Mapping[str, Any], *, ignore_unknown: bool = False) -> ServingInput:
     """Return a serving input with the single input ``examples``: serialized tf.Examples, bytes ``[batch]``.
 
     In JSON an instance is ``{"b64": "..."}``. A feature that a tf.Example lacks gets its `default_value`, and is an
@@ -277,6 +308,7 @@ def examples(feature_spec: Mapping[str, Any]) -> ServingInput:
     Args:
         feature_spec: `FixedLenFeature`, `VarLenFeature` or `FixedLenSequenceFeature` by name, such as
             ``te.feature_column.make_parse_example_spec(columns)``.
+        ignore_unknown: As for `raw_features`, of what callers send beside the tf.Examples.
 
     Raises:
         InvalidTypeError: The spec is not a dict of such features, or has one of bytes.
@@ -309,7 +341,9 @@ def examples(feature_spec: Mapping[str, Any]) -> ServingInput:
         if isinstance(feature, FixedLenFeature) and feature.default_value is not None:
             values = list(feature.default_value)
             defaults[name] = values[0] if len(values) == 1 else values
-    return ServingInput(kind="examples", inputs=inputs, defaults=defaults, feature_spec=spec)
+    return ServingInput(
+        kind="examples", inputs=inputs, defaults=defaults, feature_spec=spec, ignore_unknown=ignore_unknown
+    )
 
 
 def receiver(inputs: Any, transform: Callable[[dict[str, Expression]], Mapping[str, Expression]]) -> ServingInput:
@@ -375,6 +409,7 @@ def _by_name(
     columns: Any,
     defaults: Mapping[str, Default] | None,
     transform: nn.Module | None,
+    ignore_unknown: bool,
 ) -> ServingInput:
     inputs, transformer = _inputs(columns, transform)
     given = _column_defaults(inputs) | dict(defaults or {})
@@ -382,7 +417,9 @@ def _by_name(
         if key not in inputs:
             inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
-    return ServingInput(kind=kind, inputs=inputs, defaults=checked, transform=transformer)
+    return ServingInput(
+        kind=kind, inputs=inputs, defaults=checked, transform=transformer, ignore_unknown=ignore_unknown
+    )
 
 
 def _column_defaults(inputs: Mapping[str, RawFeature]) -> dict[str, Default]:

@@ -141,7 +141,11 @@ def test_a_remote_file_and_a_remote_output(export: ExportedModel, rows_file: Pat
     base = f"/{rows_file.parent.name}-{rows_file.suffix[1:]}"
     memory.pipe_file(f"{base}/in/{rows_file.name}", rows_file.read_bytes())
     options = BatchOptions(
-        model=export.directory, inputs=(f"memory:/{base}/in/*",), output=f"memory:/{base}/out", shards=2
+        model=export.directory,
+        inputs=(f"memory:/{base}/in/*",),
+        output=f"memory:/{base}/out",
+        keys=("id",),
+        shards=2,
     )
     assert predict_files(options).predicted == 500
     assert predict_files(options).was_complete
@@ -266,7 +270,7 @@ def test_integers_of_any_size_are_forwarded_as_keys(export: ExportedModel, tmp_p
 
 def test_wrong_rows_of_json_are_rejected_with_their_line(export: ExportedModel, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text(BAD_JSON)
-    predict(export, tmp_path / "bad.jsonl", tmp_path / "out", keys=("id",))
+    predict(export, tmp_path / "bad.jsonl", tmp_path / "out", keys=("id",), ignore_unknown=True)
     found = {one["line"]: one["reason"] for one in lines(tmp_path / "out", "errors_stats")}
     assert list(found) == [2, 3, 4, 7, 8, 9, 11]
     assert found[2] == "Input x takes numbers, but has 'old' (str)."
@@ -550,7 +554,14 @@ def test_every_line_is_read_or_rejected_however_the_file_is_divided(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows")
         path.write_bytes(data)
-        file, _ = reader.plan(0, str(path))
+        try:
+            file, _ = reader.plan(0, str(path))
+        except DataError as error:
+            # Another encoding, or a JSON array, is refused as a whole.
+            assert data.startswith((b"\xff\xfe", b"\xfe\xff", b"BZh", b"PK", b"\xfd7z", b"(\xb5")) or "array" in str(
+                error
+            )
+            return
         borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
         chunks = [Chunk(0, start, stop - start) for start, stop in itertools.pairwise(borders)]
         divided = [reader.read(file, chunk) for chunk in chunks]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +48,10 @@ from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, Piece, open
 from torch_estimator.errors import DataError, InvalidValueError
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
+from torch_estimator.export.unknown_names import REFUSED, UnknownNames
 from torch_estimator.json_text import parse_json, shortened
+
+logger = logging.getLogger("torch_estimator")
 
 FORMATS = {
     ".csv": "csv",
@@ -173,11 +177,14 @@ class Reader(ABC):
     Args:
         signature: The signature that will be called.
         keys: Columns to forward.
+        unknown: What is done with other names in rows of JSON. Other columns of tables are not read.
     """
 
-    def __init__(self, signature: Signature, keys: Sequence[str]) -> None:
+    def __init__(self, signature: Signature, keys: Sequence[str], *, unknown: UnknownNames = REFUSED) -> None:
         self.signature = signature
         self.keys = tuple(keys)
+        self.unknown = unknown
+        self._said: set[str] = set()
 
     @abstractmethod
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
@@ -196,6 +203,10 @@ class Reader(ABC):
         """
 
     def _check_columns(self, names: Sequence[str], url: str, cure: str = "") -> None:
+        unread = [name for name in names if not self._columns_of([name]) and name not in self._said]
+        if unread:
+            self._said.update(unread)
+            logger.info("%s: the model does not read %s.", url, ", ".join(map(shortened, unread)))
         names = tuple(dict.fromkeys((*names, *partition_of(url))))
         needed = [name for name, info in self.signature.inputs.items() if info.default is None]
         for name, use in (
@@ -414,7 +425,7 @@ class JsonReader(_TextReader):
             if not line.strip():
                 continue
             try:
-                instance, key = self._instance(self._with_path(loads(line), path))
+                instance, key = self._instance(self._with_path(loads(line), path), path)
             except ValueError as error:
                 rejected.append((number, str(error)))
                 continue
@@ -444,7 +455,7 @@ class JsonReader(_TextReader):
                 value.setdefault(name, text if info is None else info.type.parse(name, text))
         return value
 
-    def _instance(self, value: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _instance(self, value: Any, path: Container[str]) -> tuple[Any, tuple[Any, ...]]:
         """Return what of a line is for the model, and the keys."""
         if not isinstance(value, dict) or set(value) == {"b64"}:
             if self.keys:
@@ -453,6 +464,7 @@ class JsonReader(_TextReader):
         for key in self.keys:
             if key not in value:
                 raise ValueError(f"The key {key!r} is missing.")
+        self.unknown.see((name for name in value if name not in self.keys and name not in path), self.signature)
         instance = {name: value[name] for name in self.signature.inputs if name in value}
         return instance, tuple(value[key] for key in self.keys)
 
@@ -548,7 +560,14 @@ class RecordReader(Reader):
         return self._opened[1]
 
 
-def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Sequence[str], csv: CsvOptions) -> Reader:
+def reader_for(
+    form: str,
+    signature: Signature,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    csv: CsvOptions,
+    unknown: UnknownNames,
+) -> Reader:
     """Return the reader of a format."""
     if form == "csv":
         return CsvReader(signature, keys, columns, csv)
@@ -558,12 +577,9 @@ def reader_for(form: str, signature: Signature, keys: Sequence[str], columns: Se
         raise InvalidValueError(
             f"--delimiter, --quote-char, --missing-values and --encoding are for CSV files, but the format is {form}."
         )
-    readers: dict[str, Callable[[Signature, Sequence[str]], Reader]] = {
-        "jsonl": JsonReader,
-        "parquet": ParquetReader,
-        "tfrecord": RecordReader,
-    }
-    return readers[form](signature, keys)
+    if form == "jsonl":
+        return JsonReader(signature, keys, unknown=unknown)
+    return ParquetReader(signature, keys) if form == "parquet" else RecordReader(signature, keys)
 
 
 def _open_text(url: str, encoding: str | None) -> ByteFile:

@@ -43,7 +43,8 @@ class BatchOptions:
 
     `model` is a directory of an export or of numbered exports. Without `format`, the names of the files tell it;
     without `shards`, the size of the input tells how many files of predictions there are. `csv` says how CSV files are
-    written. `batch` is the number of rows that the model is run on at once.
+    written. `batch` is the number of rows that the model is run on at once. With `ignore_unknown`, names that the model
+    does not read are left out of rows of JSON.
     """
 
     model: str
@@ -57,6 +58,7 @@ class BatchOptions:
     batch: int = 4096
     workers: int = 1
     shards: int | None = None
+    ignore_unknown: bool = False
 
     def __post_init__(self) -> None:
         for name, most in (("batch", 2**20), ("workers", 1024), ("shards", 99_999)):
@@ -102,21 +104,26 @@ class Plan:
             "input": [[file.url, file.version] for file in self.inputs],
             "format": self.format,
             **given,
-            # Jobs of earlier versions know nothing of CSV.
+            # Commands of earlier versions know neither.
             **({} if self.options.csv == CsvOptions() else {"csv": asdict(self.options.csv)}),
+            **({"ignore_unknown": True} if self.options.ignore_unknown else {}),
         }
         return dict(json.loads(json.dumps(content)))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Numbers of rows of a whole job, of those that earlier runs had done, and the time that the last run took."""
+    """Numbers of rows of a whole job, of those that earlier runs had done, and the time that the last run took.
+
+    `ignored` is the number of names in rows that the model does not read.
+    """
 
     predicted: int
     rejected: int
     seconds: float
     was_complete: bool = False
     before: int = 0
+    ignored: int = 0
 
     @property
     def rows(self) -> int:
@@ -139,7 +146,7 @@ def predict_files(options: BatchOptions) -> Summary:
     started = time.monotonic()
     output = files.as_url(options.output)
     with _Workers(options.workers if options.workers > 1 else 0) as workers, _locked_directory(output):
-        model = ExportedModel.load(options.model)
+        model = ExportedModel.load(options.model, ignore_unknown=options.ignore_unknown)
         plan = _planned(options, model)
         found = _known(plan, output)
         if found.finished is not None:
@@ -155,8 +162,8 @@ def predict_files(options: BatchOptions) -> Summary:
             if todo:
                 _run(plan, model, todo, progress, workers)
         with writing(output):
-            predicted, rejected = _finish(plan, output)
-    return Summary(predicted, rejected, time.monotonic() - started, before=before)
+            predicted, rejected, ignored = _finish(plan, output)
+    return Summary(predicted, rejected, time.monotonic() - started, before=before, ignored=ignored)
 
 
 def _planned(options: BatchOptions, model: ExportedModel) -> Plan:
@@ -170,7 +177,7 @@ def _planned(options: BatchOptions, model: ExportedModel) -> Plan:
             )
     urls = find_files(options.inputs)
     form = options.format or format_of(urls)
-    reader = reader_for(form, signature, options.keys, options.columns, options.csv)
+    reader = reader_for(form, signature, options.keys, options.columns, options.csv, model.unknown)
     inputs: list[InputFile] = []
     chunks: list[Chunk] = []
     for number, url in enumerate(urls):
@@ -251,7 +258,8 @@ def _run(plan: Plan, model: ExportedModel, todo: Sequence[int], progress: _Progr
 
 def _writer(plan: Plan, model: ExportedModel) -> ShardWriter:
     options = plan.options
-    reader = reader_for(plan.format, model.signature(options.signature), options.keys, options.columns, options.csv)
+    signature = model.signature(options.signature)
+    reader = reader_for(plan.format, signature, options.keys, options.columns, options.csv, model.unknown)
     return ShardWriter(model, options.signature, reader, plan.inputs, options.batch)
 
 
@@ -330,7 +338,7 @@ def _work(pipe: Connection, parent: int) -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         try:
             plan = pipe.recv()
-            writer = _writer(plan, ExportedModel.load(plan.export))
+            writer = _writer(plan, ExportedModel.load(plan.export, ignore_unknown=plan.options.ignore_unknown))
             pipe.send(("ready",))
             while (number := pipe.recv()) is not None:
                 writer.write(
@@ -343,8 +351,8 @@ def _work(pipe: Connection, parent: int) -> None:
             pipe.send(("failed", str(error)))
 
 
-def _finish(plan: Plan, output: str) -> tuple[int, int]:
-    """Give the files their names; return the number of predicted and of rejected rows.
+def _finish(plan: Plan, output: str) -> tuple[int, int, int]:
+    """Give the files their names; return the number of predicted and rejected rows, and of names that were left out.
 
     Everything can be done again if the process is killed in the middle.
     """
@@ -369,9 +377,11 @@ def _finish(plan: Plan, output: str) -> tuple[int, int]:
         _rename(shard.unfinished_results, shard.results)
         files.remove_tree(shard.unfinished_errors)
     predicted, rejected = sum(state.predicted for state in states), sum(state.rejected for state in states)
-    _job_file(output).write(_Job(plan.command(), {"predicted": predicted, "rejected": rejected}))
+    ignored = sum(state.ignored for state in states)
+    finished = {"predicted": predicted, "rejected": rejected, "ignored": ignored}
+    _job_file(output).write(_Job(plan.command(), finished))
     _sweep(plan, output)
-    return predicted, rejected
+    return predicted, rejected, ignored
 
 
 def _sweep(plan: Plan, output: str) -> None:

@@ -42,7 +42,7 @@ class ShardState:
     """What is committed of a shard.
 
     `lengths` has the number of lines, or rows of Parquet, in each finished chunk; the sizes are those of the unfinished
-    files.
+    files. `ignored` is the number of names in rows that the model does not read.
     """
 
     chunks: int = 0
@@ -50,6 +50,7 @@ class ShardState:
     errors_bytes: int = 0
     predicted: int = 0
     rejected: int = 0
+    ignored: int = 0
     lengths: list[int] = field(default_factory=list)
     is_finished: bool = False
 
@@ -163,7 +164,9 @@ class ShardWriter:
             committed = time.monotonic()
             for number in range(state.chunks, len(chunks)):
                 chunk = chunks[number]
+                ignored = self._reader.unknown.count
                 rows = self._reader.read(self._inputs[chunk.file], chunk)
+                state.ignored += self._reader.unknown.count - ignored
                 lines, rejected = self._predicted(rows)
                 results.write(lines)
                 for place, reason in rejected:

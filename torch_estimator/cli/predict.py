@@ -40,6 +40,11 @@ def add_to(commands: Commands) -> None:
     given.add_argument("--json-request", metavar="FILE", help="one JSON object with a list of instances; - is stdin")
     parser.add_argument("--signature-name", metavar="NAME", help=f"default: {DEFAULT_SIGNATURE}")
     parser.add_argument(
+        "--ignore-unknown",
+        action="store_true",
+        help="leave names that the model does not read out of instances; for --model-dir",
+    )
+    parser.add_argument(
         "--format",
         choices=["table", "json"],
         default="table",
@@ -68,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
         if client is not None:
             predictions: list[Any] = client.predict(instances, name or DEFAULT_SIGNATURE)
         else:
-            model = ExportedModel.load(newest_export(options.model_dir))
+            model = ExportedModel.load(newest_export(options.model_dir), ignore_unknown=options.ignore_unknown)
             predictions = _predictions(model, instances, name or DEFAULT_SIGNATURE)
     except InstanceError as error:
         raise InvalidValueError(f"{_name_of(path)}, {unit} {error.index + 1}: {error}") from error
@@ -85,6 +90,8 @@ def _client(options: argparse.Namespace) -> ServerClient | None:
             if getattr(options, name) is not None:
                 raise InvalidValueError(f"--{name.replace('_', '-')} is for --server, and --model-dir is an export.")
         return None
+    if options.ignore_unknown:
+        raise InvalidValueError("--ignore-unknown is for --model-dir; give it to estimator serve for a server.")
     if not options.model:
         raise InvalidValueError("--server needs --model, the name of the model on the server.")
     return ServerClient(options.server, options.model, options.version, options.token_file)
@@ -92,7 +99,7 @@ def _client(options: argparse.Namespace) -> ServerClient | None:
 
 def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[Any]:
     """Return the model's prediction for each instance, a dict of outputs. The model runs on batches of instances."""
-    columns = to_columns(instances, model.signature(name))
+    columns = to_columns(instances, model.signature(name), model.unknown)
     predictions: list[Any] = []
     for start in range(0, len(instances), _BATCH):
         batch = {key: values[start : start + _BATCH] for key, values in columns.items()}

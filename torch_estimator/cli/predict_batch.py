@@ -34,6 +34,7 @@ def add_to(commands: Commands) -> None:
     add("--batch", type=int, default=4096, metavar="N", help="rows that the model is run on at once (default: 4096)")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     add("--shards", type=int, metavar="N", help="files of predictions (default: by the size of the input)")
+    add("--ignore-unknown", action="store_true", help="leave names that the model does not read out of rows of JSON")
     parser.set_defaults(run=run)
 
 
@@ -63,9 +64,12 @@ def run(options: argparse.Namespace) -> None:
             batch=options.batch,
             workers=options.workers,
             shards=options.shards,
+            ignore_unknown=options.ignore_unknown,
         )
     )
     counts = f"{summary.predicted:,} rows predicted, {summary.rejected:,} rejected"
+    if summary.ignored:
+        counts += f", {summary.ignored:,} values of names that the model does not read left out"
     if summary.was_complete:
         print(f"{options.output} is complete already: {counts}.")
         return

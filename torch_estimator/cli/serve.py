@@ -61,6 +61,12 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--token-file", metavar="FILE", help="bearer tokens that requests need, one a line")
     parser.add_argument("--tls-certificate", metavar="FILE", help="PEM file of the certificate")
     parser.add_argument("--tls-key", metavar="FILE", help="PEM file of its key")
+    parser.add_argument(
+        "--ignore-unknown",
+        action="store_true",
+        default=None,
+        help="leave names that a model does not read out of requests, in place of status 400",
+    )
     parser.add_argument("--access-log", metavar="FILE", help="one line of JSON a request; - is stdout")
     parser.set_defaults(run=run)
 

@@ -32,6 +32,7 @@ from torch_estimator.export.signatures import (
     Manifest,
     Signature,
 )
+from torch_estimator.export.unknown_names import UnknownNames
 from torch_estimator.export.warmup import ASSETS_EXTRA, WARMUP_FILE
 from torch_estimator.json_text import shortened
 from torch_estimator.number_text import NOT_A_NUMBER
@@ -51,6 +52,7 @@ class ExportedModel:
     Attributes:
         directory: Directory of the export.
         manifest: Content of ``signatures.json``.
+        unknown: What is done with names that the model does not read.
 
     >>> x = fc.numeric_column("x")
     >>> estimator = te.LinearRegressor([x], "memory://ExportedModel")
@@ -66,25 +68,28 @@ class ExportedModel:
     (3, 1)
     """
 
-    def __init__(self, directory: str, manifest: Manifest, session: Any) -> None:
+    def __init__(self, directory: str, manifest: Manifest, session: Any, *, ignore_unknown: bool = False) -> None:
         self.directory = directory
         self.manifest = manifest
+        self.unknown = UnknownNames(ignore=ignore_unknown or bool(manifest.ignore_unknown))
         self._session = session
 
     @classmethod
-    def load(cls, path: files.PathLike, *, threads: int = 1) -> ExportedModel:
+    def load(cls, path: files.PathLike, *, threads: int = 1, ignore_unknown: bool = False) -> ExportedModel:
         """Load an exported model from a directory.
 
         Args:
             path: Directory of the export, or a directory of numbered exports, of which the newest is loaded.
             threads: Number of threads that one call of `predict` uses.
+            ignore_unknown: Whether names that the model does not read are left out of the inputs, also if the export
+                was not made with ``ignore_unknown=True``.
 
         Raises:
             ExportError: There is no export at `path`, or it is damaged.
         """
         directory, _ = find_export(path)
         manifest = read_manifest(directory)
-        return cls(directory, manifest, _session(directory, threads))
+        return cls(directory, manifest, _session(directory, threads), ignore_unknown=ignore_unknown)
 
     @property
     def signatures(self) -> dict[str, Signature]:
@@ -194,9 +199,7 @@ class ExportedModel:
 
         Without groups, all rows can be run together.
         """
-        for name in inputs:
-            if name not in signature.inputs:
-                raise InvalidValueError(f"Unexpected tensor name: {name}; {signature.inputs_near(name)}")
+        self.unknown.see(inputs, signature)
         examples = self.manifest.examples
         for name, info in signature.inputs.items():
             if examples is not None and info.tensor == examples.tensor:

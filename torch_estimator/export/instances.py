@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.signatures import ExampleFormat, Signature
+from torch_estimator.export.unknown_names import REFUSED, UnknownNames
 from torch_estimator.json_text import shortened
 from torch_estimator.tfrecord.encoder import encode_example
 
@@ -31,13 +32,14 @@ class InstanceError(InvalidValueError):
         self.index = index
 
 
-def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list[Any]]:
+def to_columns(instances: Sequence[Any], signature: Signature, unknown: UnknownNames = REFUSED) -> dict[str, list[Any]]:
     """Convert JSON instances to one list of values per input of a signature.
 
     Args:
         instances: JSON values, one per row: an object with the signature's inputs (those with a default may be
             omitted), or a bare value if the signature has a single input.
         signature: The signature.
+        unknown: What is done with names that the signature does not have.
 
     Raises:
         InstanceError: An instance lacks an input or has an unknown one.
@@ -47,14 +49,16 @@ def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list
     for index, instance in enumerate(instances):
         if (
             type(instance) is dict
-            and instance.keys() == names
+            and (instance.keys() == names or (unknown.ignore and instance.keys() > names))
             and not _NESTED.intersection(map(type, instance.values()))
         ):
             # Most instances are like this, and serving depends on how long they take.
+            if len(instance) > len(names):
+                unknown.see(instance, signature)
             rows.append(instance)
             continue
         try:
-            rows.append(_row(instance, signature))
+            rows.append(_row(instance, signature, unknown))
         except InvalidValueError as error:
             raise InstanceError(str(error), index=index) from error
     return {name: [row[name] for row in rows] for name in names}
@@ -131,12 +135,10 @@ def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
     return [{name: values[row] for name, values in lists.items()} for row in range(rows)]
 
 
-def _row(instance: Any, signature: Signature) -> dict[str, Any]:
+def _row(instance: Any, signature: Signature, unknown: UnknownNames) -> dict[str, Any]:
     """Return the value of each input in one instance. An omitted input gets its default."""
     given = _as_object(instance, signature)
-    for name in given:
-        if name not in signature.inputs:
-            raise InvalidValueError(f"Unexpected tensor name: {name}; {signature.inputs_near(name)}")
+    unknown.see(given, signature)
     row = {}
     for name, info in signature.inputs.items():
         if name in given:

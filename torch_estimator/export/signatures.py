@@ -172,7 +172,7 @@ class Manifest:
     `receiver` is the kind of the serving input: ``raw_features``, ``json``, ``csv`` or ``examples``; `csv` and
     `examples` are the format of such an input. `producer` is the program that wrote the export, and `version` that of
     the program. `data_bytes` is the size of the file with the large initializers, or None if the export has no such
-    file.
+    file. `ignore_unknown` is True if names that the model does not read are left out, and None if they are refused.
     """
 
     signatures: dict[str, Signature]
@@ -184,6 +184,7 @@ class Manifest:
     csv: CsvFormat | None = None
     examples: ExampleFormat | None = None
     data_bytes: int | None = None
+    ignore_unknown: bool | None = None
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, for the file ``signatures.json``."""

@@ -187,6 +187,7 @@ def build(
         hashing=_hashing(transform),
         csv=received.csv,
         examples=_examples(received.examples, transform),
+        ignore_unknown=receiver.ignore_unknown or None,
     )
     return graph, manifest
 

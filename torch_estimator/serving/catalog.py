@@ -20,6 +20,7 @@ from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError, RegistryError, UserError
 from torch_estimator.export.exported_model import ExportedModel, saved_model_hint
 from torch_estimator.export.signatures import SIGNATURES_FILE, TensorInfo
+from torch_estimator.export.unknown_names import UnknownNames
 from torch_estimator.export.warmup import batches_of, read_warmup
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns
@@ -139,11 +140,18 @@ class Version:
         limits: BatchLimits,
         executor: ThreadPoolExecutor,
         observe: Callable[[int], None] = lambda rows: None,
+        ignore_unknown: bool = False,
+        observe_unknown: Callable[[int], None] = lambda names: None,
     ) -> None:
         self.model = model
         self.number = number
         self.directory = directory
-        self.export = ExportedModel.load(directory, threads=threads)
+        self.export = ExportedModel.load(directory, threads=threads, ignore_unknown=ignore_unknown)
+        self.export.unknown = UnknownNames(
+            ignore=self.export.unknown.ignore,
+            reader=f"Version {number} of model {model}",
+            observe=observe_unknown,
+        )
         self._recorded = self._read_recorded()
         fast_rows = self._warm_up(limits.max_batch)
         if threads > 1:
@@ -262,7 +270,8 @@ class Catalog:
     failed for a while. While files of the version still change, as in a copy, it is tried earlier: after one second,
     then after twice as long each time. A load no longer holds back those of other versions after `slow_secs`. `threads`
     are those of one onnxruntime session. `observe` is called with the model, the version and the number of instances of
-    each batch.
+    each batch. With `ignore_unknown`, names that a model does not read are left out, also if its export does not say
+    so; `observe_unknown` is called with the model, the version and their number.
     """
 
     def __init__(
@@ -274,12 +283,16 @@ class Catalog:
         retry_secs: float = 60.0,
         slow_secs: float = 30.0,
         observe: Callable[[str, int, int], None] = lambda model, version, rows: None,
+        ignore_unknown: bool = False,
+        observe_unknown: Callable[[str, int, int], None] = lambda model, version, names: None,
     ) -> None:
         self._limits = limits
         self._threads = threads
         self._poll_secs = poll_secs
         self._retry_secs = retry_secs
         self._observe = observe
+        self._ignore_unknown = ignore_unknown
+        self._observe_unknown = observe_unknown
         self._executor = ThreadPoolExecutor(max(2, threads), thread_name_prefix="predict")
         self._loader = Loader(slow_secs)
         self._models: Mapping[str, _Model] = {}
@@ -536,6 +549,8 @@ class Catalog:
             limits=self._limits,
             executor=self._executor,
             observe=partial(self._observe, name, number),
+            ignore_unknown=self._ignore_unknown,
+            observe_unknown=partial(self._observe_unknown, name, number),
         )
         logger.info("Model %s has loaded version %d in %.2f s.", name, number, time.monotonic() - began)
         return version

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text"}
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 def read_config(path: str) -> dict[str, Any]:

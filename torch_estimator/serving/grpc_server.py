@@ -267,7 +267,7 @@ def read_infer(request: Any, version: Version) -> InferCall:
             raise RequestError(400, f"Input {one.name} has contents beside raw_input_contents; give one of them.")
         data = raw[index] if raw else _typed_data(one, as_text=as_text)
         tensors.append(InputTensor(one.name, one.datatype, list(one.shape), data))
-    columns, rows = read_columns(tensors, signature, as_text=as_text)
+    columns, rows = read_columns(tensors, signature, version.export.unknown, as_text=as_text)
     requested = [(one.name, _parameters(one)) for one in request.outputs]
     return InferCall(request.id, name, columns, rows, chosen_outputs(requested, signature, bool(raw)))
 

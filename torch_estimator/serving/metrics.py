@@ -46,6 +46,13 @@ class Metrics:
             buckets=_ROWS,
             registry=registry,
         )
+        self._unknown = Counter(
+            "te_unknown_names",
+            "Names that were left out of requests because the model does not read them: each of an instance by row, "
+            "else each of a request.",
+            ("model", "version"),
+            registry=registry,
+        )
         self._running = Gauge(
             "te_requests_running", "Requests that are not answered yet.", registry=registry, multiprocess_mode="livesum"
         )
@@ -68,6 +75,10 @@ class Metrics:
         requests, seconds = self._by_call[key]
         requests.inc()
         seconds.observe(secs)
+
+    def count_unknown(self, model: str, version: int, names: int) -> None:
+        """Count names that were left out of a request."""
+        self._unknown.labels(model, str(version)).inc(names)
 
     def observe_batch(self, model: str, version: int, rows: int) -> None:
         """Count a batch."""

@@ -222,7 +222,7 @@ def read_infer(body: bytes, header_length: bytes | None, version: Version) -> In
     if at != len(body):
         raise RequestError(400, f"The body has {len(body) - at} bytes after the data of the last input.")
     as_text = version.export.manifest.examples is None
-    columns, rows = read_columns(tensors, signature, as_text=as_text)
+    columns, rows = read_columns(tensors, signature, version.export.unknown, as_text=as_text)
     requested = [_output(one) for one in _objects(content, "outputs")] if content.get("outputs") else []
     outputs = chosen_outputs(requested, signature, _flag(parameters, "binary_data_output", False))
     return InferCall(request_id, name, columns, rows, outputs)

@@ -145,7 +145,7 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
     schemas: dict[str, Any] = {}
     requests, answers = [], []
     for key, signature in signatures.items():
-        schemas[f"{name}.{key}.instance"] = _instance(signature)
+        schemas[f"{name}.{key}.instance"] = _instance(signature, version.export.unknown.ignore)
         instance = {"$ref": f"#/components/schemas/{name}.{key}.instance"}
         named = {"signature_name": {"const": key}}
         required = () if key == "serving_default" else ("signature_name",)
@@ -180,11 +180,11 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
     return schemas
 
 
-def _instance(signature: Signature) -> Schema:
+def _instance(signature: Signature, ignore_unknown: bool) -> Schema:
     """Return the schema of one row."""
     rows = {key: _row(info, is_input=True) for key, info in signature.inputs.items()}
     needed = [key for key, info in signature.inputs.items() if info.default is None]
-    instance = {**_object(rows, required=needed), "additionalProperties": False}
+    instance = {**_object(rows, required=needed), "additionalProperties": ignore_unknown}
     if len(rows) == 1:
         return {"anyOf": [instance, *rows.values()]}
     return instance

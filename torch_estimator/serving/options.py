@@ -106,6 +106,7 @@ class ServingOptions:
     tls_certificate: str | None = None
     tls_key: str | None = None
     access_log: str | None = None
+    ignore_unknown: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("max_batch", 1), ("max_queue", 1), ("threads", 0), ("max_delay_ms", 0)):

@@ -40,6 +40,8 @@ class PredictionService:
             threads=options.session_threads,
             poll_secs=options.poll_secs,
             observe=self.metrics.observe_batch,
+            ignore_unknown=options.ignore_unknown,
+            observe_unknown=self.metrics.count_unknown,
         )
         for name, (source, policy) in sources(options.models, options.registry).items():
             self.catalog.add(name, source, policy)

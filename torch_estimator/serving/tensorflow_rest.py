@@ -21,6 +21,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.export.dtypes import all_texts
 from torch_estimator.export.instances import InstanceError, bare_value, decoded, to_columns, to_example
 from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
+from torch_estimator.export.unknown_names import UnknownNames
 from torch_estimator.json_text import parse_json, shortened
 from torch_estimator.serving.batcher import Columns, Result
 from torch_estimator.serving.catalog import Catalog, ModelState, Version
@@ -81,13 +82,13 @@ def read_predict(body: bytes, version: Version) -> Call:
             raise RequestError(400, "Missing 'inputs' or 'instances' key")
         raise RequestError(400, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
     if inputs is not None:
-        columns, rows = _columns(inputs, signature)
+        columns, rows = _columns(inputs, signature, version.export.unknown)
         return Call(name, columns, rows, by_row=False)
     if not isinstance(instances, list) or not instances:
         raise RequestError(
             400, f"'instances' must be a list with at least one instance, but got {shortened(instances)}."
         )
-    return Call(name, _by_column(instances, signature), len(instances), by_row=True)
+    return Call(name, _by_column(instances, signature, version.export.unknown), len(instances), by_row=True)
 
 
 def read_examples(body: bytes, version: Version, method: str) -> Call:
@@ -119,7 +120,7 @@ def read_examples(body: bytes, version: Version, method: str) -> Call:
             ]
         except InvalidValueError as error:
             raise RequestError(400, str(error)) from error
-    return Call(name, _by_column(examples, signature), len(examples), by_row=True)
+    return Call(name, _by_column(examples, signature, version.export.unknown), len(examples), by_row=True)
 
 
 def write_predict(call: Call, result: Result) -> bytes:
@@ -225,20 +226,23 @@ def _signature(content: Mapping[str, Any], version: Version) -> tuple[str, Signa
     return name or DEFAULT_SIGNATURE, signature
 
 
-def _by_column(instances: Sequence[Any], signature: Signature) -> Columns:
+def _by_column(instances: Sequence[Any], signature: Signature, unknown: UnknownNames) -> Columns:
     try:
-        return to_columns(instances, signature)
+        return to_columns(instances, signature, unknown)
     except InstanceError as error:
         raise RequestError(400, f"Instance {error.index}: {error}") from error
 
 
-def _columns(inputs: Any, signature: Signature) -> tuple[Columns, int]:
+def _columns(inputs: Any, signature: Signature, unknown: UnknownNames) -> tuple[Columns, int]:
     """Return the inputs of a request by column, and the number of instances."""
     if not isinstance(inputs, dict) or (set(inputs) == {"b64"} and len(signature.inputs) == 1):
         if len(signature.inputs) != 1:
             names = ", ".join(signature.inputs)
             raise RequestError(400, f"'inputs' must be an object with {names}, but got {shortened(inputs)}.")
         inputs = {next(iter(signature.inputs)): inputs}
+    if unknown.ignore and len(inputs) > len(signature.inputs):
+        # Without that, TensorFlow Serving leaves them out of a request by column without a word.
+        unknown.see(inputs, signature)
     columns: dict[str, Any] = {}
     rows: int | None = None
     for name, info in signature.inputs.items():

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.export.signatures import Signature, TensorInfo
+from torch_estimator.export.unknown_names import REFUSED, UnknownNames
 from torch_estimator.json_text import shortened
 from torch_estimator.serving.batcher import Columns
 from torch_estimator.serving.errors import RequestError
@@ -46,12 +47,15 @@ class InputTensor:
     data: bytes | list[Any]
 
 
-def read_columns(tensors: Iterable[InputTensor], signature: Signature, *, as_text: bool = True) -> tuple[Columns, int]:
+def read_columns(
+    tensors: Iterable[InputTensor], signature: Signature, unknown: UnknownNames = REFUSED, *, as_text: bool = True
+) -> tuple[Columns, int]:
     """Return the inputs of a request by column, and the number of instances.
 
     Args:
         tensors: The inputs.
         signature: The signature that they are for.
+        unknown: What is done with inputs that the signature does not have.
         as_text: Whether elements of BYTES are text; serialized tf.Examples are not.
 
     Raises:
@@ -63,6 +67,9 @@ def read_columns(tensors: Iterable[InputTensor], signature: Signature, *, as_tex
     for tensor in tensors:
         name, shape = tensor.name, tensor.shape
         info = signature.inputs.get(name)
+        if info is None and unknown.ignore:
+            unknown.see([name], signature)
+            continue
         if info is None:
             raise RequestError(400, f"Unexpected tensor name: {shortened(name)}; {signature.inputs_near(name)}")
         if name in columns:
