@@ -44,7 +44,8 @@ def test_predict_and_predict_batch_refuse_them(
 ) -> None:
     summary = predict(export, rows, tmp_path / "out")
     assert (summary.predicted, summary.rejected, summary.ignored) == (0, 2, 0)
-    assert [one["reason"] for one in lines(tmp_path / "out", "errors_stats")] == [REASON] * 2
+    reason = f"{REASON} With --ignore-unknown such names are left out."
+    assert [one["reason"] for one in lines(tmp_path / "out", "errors_stats")] == [reason] * 2
     assert main(["predict", "--model-dir", export.directory, "--json-instances", str(rows)]) == 2
     assert f"rows.jsonl, line 1: {REASON}\n" in capsys.readouterr().err
 

@@ -115,6 +115,10 @@ def test_a_wrong_instance_is_named_by_its_line(
     [
         (["--server", "{url}"], "--server needs --model, the name of the model on the server."),
         (["--server", "{address}", "--model", "raw"], "--server must be an address such as http://127.0.0.1:8501"),
+        (
+            ["--server", "{url}", "--model", "raw", "--ignore-unknown"],
+            "--ignore-unknown is for --model-dir; give it to estimator serve for a server.",
+        ),
         (["--model-dir", "x", "--model", "raw"], "--model is for --server, and --model-dir is an export."),
         (["--model-dir", "x", "--token-file", "y"], "--token-file is for --server, and --model-dir is an export."),
         (["--server", "http://127.0.0.1:1", "--model", "raw"], "the server http://127.0.0.1:1 cannot be asked: Conn"),

@@ -352,6 +352,7 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
         max_batch: 128
         max_delay_ms: 2
         grpc_port: null
+        ignore_unknown: true
         """,
     )
     options = ServingOptions(**read_config(path))
@@ -364,6 +365,7 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
         registry="runs/registry",
         max_batch=128,
         max_delay_ms=2.0,
+        ignore_unknown=True,
     )
     assert ServingOptions.from_json(options.to_json()) == options
     assert read_config(config(tmp_path, "")) == {}
@@ -377,6 +379,7 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
         ("port: 1\nport: 2", "line 2 has the key 'port' a second time; remove one of them."),
         ("port: many", "line 1: port must be a whole number, but got 'many'."),
         ("port: true", "line 1: port must be a whole number, but got True."),
+        ("ignore_unknown: 1", "line 1: ignore_unknown must be true or false, but got 1."),
         ("host: 1", "line 1: host must be a text, but got 1."),
         ("drain_secs: []", "line 1: drain_secs must be a number, but got []."),
         ("models: census", "line 1: models must be a list, but got 'census'."),

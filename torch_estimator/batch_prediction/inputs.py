@@ -464,7 +464,10 @@ class JsonReader(_TextReader):
         for key in self.keys:
             if key not in value:
                 raise ValueError(f"The key {key!r} is missing.")
-        self.unknown.see((name for name in value if name not in self.keys and name not in path), self.signature)
+        try:
+            self.unknown.see((name for name in value if name not in self.keys and name not in path), self.signature)
+        except InvalidValueError as error:
+            raise ValueError(f"{error} With --ignore-unknown such names are left out.") from error
         instance = {name: value[name] for name in self.signature.inputs if name in value}
         return instance, tuple(value[key] for key in self.keys)
 
