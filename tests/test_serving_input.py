@@ -9,6 +9,7 @@ from torch import nn
 
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
+from torch_estimator.data import FixedLenFeature
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.transform import FeatureTransform
 
@@ -163,3 +164,17 @@ def test_a_csv_field_that_no_column_reads_is_declared_by_its_default() -> None:
     assert list(receiver.inputs) == ["age", "key"]
     assert receiver.inputs["key"].dtype == "int64"
     assert receiver.defaults["key"] == 0
+
+
+def test_each_serving_input_may_leave_unknown_names_out() -> None:
+    x, spec = fc.numeric_column("x"), {"x": FixedLenFeature((1,), "float32")}
+    for made in (
+        serving_input.raw_features([x], ignore_unknown=True),
+        serving_input.json([x], ignore_unknown=True),
+        serving_input.csv(["x"], [x], ignore_unknown=True),
+        serving_input.examples(spec, ignore_unknown=True),
+        serving_input.like({"x": [1.0]}, ignore_unknown=True),
+        serving_input.receiver(serving_input.json({"x": "float32"}, ignore_unknown=True), dict),
+    ):
+        assert made.ignore_unknown
+    assert not serving_input.receiver({"x": "float32"}, dict).ignore_unknown

@@ -127,6 +127,12 @@ def test_a_value_that_cannot_be_converted_is_an_error_of_training_and_a_rejected
     assert len(lines(tmp_path / "out")) == 1
 
 
+def test_lists_of_lists_for_a_list_are_refused(export: ExportedModel, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.parquet", tags=pa.array([[["a"]], [["b"]]]))
+    with pytest.raises(DataError, match=r"column 'tags' holds list<.*, but the input takes lists of strings\.$"):
+        predict(export, path, tmp_path / "out")
+
+
 def test_an_integer_with_a_plus_sign_is_read_from_csv(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("x,word,id\n1,a,+1\n2,b, 2\n")

@@ -172,8 +172,12 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
         DataError: It cannot.
     """
     takes_lists = not info.is_single
+    given = kind
+    for _ in info.shape[1:]:
+        given = given.value_type if is_list(given) else given
     # pyarrow writes a column without any value as a column of nulls.
-    fits = is_list(kind) == takes_lists and (_fits(kind, info) or is_convertible(kind, _wanted(kind, info)))
+    fits = is_list(kind) == takes_lists and not is_list(given)
+    fits = fits and (_fits(kind, info) or is_convertible(kind, _wanted(kind, info)))
     if not fits and not (pa.types.is_null(kind) and not takes_lists):
         wanted = f"{'lists of ' if takes_lists else ''}{info.type.wanted}"
         raise DataError(f"{where}: column {name!r} holds {kind}, but the input takes {wanted}.")
