@@ -44,7 +44,7 @@ class ServingInput:
     Attributes:
         kind: ``"raw_features"``, ``"json"``, ``"csv"`` or ``"examples"``.
         inputs: Inputs by name. For CSV, the fields of a row that the model uses.
-        defaults: Values of inputs that a caller may omit. For CSV, values of empty fields.
+        defaults: Values of inputs that are missing in a row. For CSV, values of empty fields.
         transform: Module that runs before the model, or None.
         column_names: For CSV, the names of all fields of a row.
         input_name: For CSV, the name of the input.
@@ -83,13 +83,13 @@ def raw_features(
     """Return a serving input with one input for each column of raw data that the feature columns read.
 
     The shape of an input is ``[batch, 1]``, ``[batch, *shape]``, or ``[batch, n]`` for lists. A missing string is
-    ``''`` or None, a missing list is empty or None, and a missing integer of a categorical column is -1 (None is not an
-    integer for a served model).
+    ``''``, a missing list is empty, and a missing integer of a categorical column is -1. A caller may omit these, and
+    numbers with a default, or give None or NaN. Other numbers must be given.
 
     Args:
         columns: Feature columns, a `FeatureTransform`, `RawFeature`s, `te.feature_column.schema(...)` of columns, or a
             dict of dtypes such as ``{"job": "string"}``.
-        defaults: Values of inputs that a caller may omit. Columns with a `default_value` have one already. A name that
+        defaults: Values of inputs that are missing. Columns with a `default_value` have one already. A name that
             no column reads declares an input that the model does not use, such as a key to pass through; a list
             declares an input of that length.
         transform: Module from a dict of raw numbers, float32 ``[batch, 1]``, to a dict of features that the columns
@@ -122,9 +122,8 @@ def json(
 ) -> ServingInput:
     """Return a serving input for JSON instances: each column of raw data is an input ``[batch]``, one value per row.
 
-    As with gcloud, an instance must have every input without a default. `Dataset.from_json` is more lenient: it reads
-    an absent string or list as missing. To accept such instances, pass ``defaults={"job": "", "tags": []}`` (-1 for an
-    integer of a categorical column). A string or a list may be null, which means missing; a number may not.
+    An instance may lack what may be missing, or have null or NaN there: strings, integers of categorical columns, lists
+    of these, and numbers with a default. Other numbers must be given.
 
     Args:
         columns: As for `raw_features`.

@@ -24,4 +24,4 @@ from torch_estimator.export.dtypes import DTYPES
 )
 def test_the_first_value_of_another_type_is_named(name: str, value: list[Any], wrong: str) -> None:
     with pytest.raises(InvalidValueError, match=f"^Input x takes {wrong}\\.$"):
-        DTYPES[name].check("x", value, None)
+        DTYPES[name].check("x", value)

@@ -93,8 +93,7 @@ def test_an_empty_batch_gives_empty_outputs(model: ExportedModel) -> None:
         ({"word": "ab"}, "Input word is the single value 'ab'; give a list"),
         ({"word": [["a", "b"], ["c", "d"]]}, "Input word must have the shape [rows, 1], but has [2, 2]."),
         ({"x": ["1", "2"]}, "Input x takes numbers, but has '1' (str)."),
-        ({"x": [1, None]}, "Input x takes numbers, but has None; leave the input out to get 1.5."),
-        ({"count": [1, None]}, "Input count takes integers, but has None (NoneType)."),
+        ({"count": [1, None, "a"]}, "Input count takes integers, but has 'a' (str)."),
         ({"x": [True, False]}, "Input x takes numbers, but has True (bool)."),
         ({"x": [1.0, True]}, "Input x takes numbers, but has True (bool)."),
         ({"x": [[1], [2, 3]]}, "Input x has rows of different lengths"),
@@ -127,9 +126,22 @@ def test_the_largest_integers_are_taken(model: ExportedModel) -> None:
     model.predict(inputs(count=[-(2**63), 1]))
 
 
-def test_a_missing_input_is_named(model: ExportedModel) -> None:
-    with pytest.raises(InvalidValueError, match="Input count was missing"):
-        model.predict({"word": ["a"]})
+def test_a_missing_input_is_named(census_export: ExportedModel) -> None:
+    with pytest.raises(InvalidValueError, match="Input age was missing"):
+        census_export.predict({"gender": ["Male"]})
+    with pytest.raises(InvalidValueError, match=re.escape("Input age takes numbers, but has None (NoneType).")):
+        census_export.predict({"age": [1.0, None]})
+
+
+def test_null_and_nan_are_the_default(model: ExportedModel) -> None:
+    given = model.predict(inputs(x=[1.5, 2.0], v=[[1, 2], [3, 2]], count=[-1, 2], word=["", "b"]))
+    for nothing in (None, np.nan):
+        holes = inputs(x=[nothing, 2.0], count=[nothing, 2], word=[nothing, "b"])
+        for v in ([nothing, [3, nothing]], np.array([[nothing, 2], [3, nothing]], object)):
+            answer = model.predict({**holes, "v": v})
+            np.testing.assert_array_equal(answer["logits"], given["logits"])
+    array = model.predict(inputs(x=np.array([[np.nan], [2.0]]), count=[-1, 2], word=["", "b"], v=[[1, 2], [3, 2]]))
+    np.testing.assert_array_equal(array["logits"], given["logits"])
 
 
 def test_an_unknown_signature_is_named(model: ExportedModel) -> None:

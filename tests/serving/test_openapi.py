@@ -37,9 +37,10 @@ def test_every_model_and_method_is_described(app: ServingApp) -> None:
     assert list(instance["properties"]) == list(INPUTS)
     assert (instance["required"], instance["additionalProperties"]) == (["x"], False)
     assert instance["properties"]["x"]["anyOf"][0] == {"type": "number"}
+    assert instance["properties"]["count"]["anyOf"][0]["type"] == ["integer", "null"]
     assert instance["properties"]["pair"] == {
-        "type": "array",
-        "items": {"type": "number"},
+        "type": ["array", "null"],
+        "items": {"type": ["number", "null"]},
         "minItems": 2,
         "maxItems": 2,
     }

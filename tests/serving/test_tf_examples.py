@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,10 @@ def test_a_server_takes_them(base: Path) -> None:
         rows = [{**ROWS[0], "size": 1}, *ROWS[1:]]
         answer = ask(app, "/v1/models/small:regress", {"examples": rows}).json()
         assert answer["results"] == pytest.approx(logistic, abs=1e-6)
+        holes = [rows[0], {**rows[1], "age": [math.nan] * 2}, {**rows[2], "age": None, "job": None, "level": None}]
+        filled = [rows[0], {**rows[1], "age": FILLED["age"]}, rows[2]]
+        answers = [ask(app, "/v1/models/small:regress", {"examples": some}).json() for some in (holes, filled)]
+        assert answers[0] == answers[1]
         wrong = ask(app, "/v1/models/small:regress", {"examples": [{"size": "large"}]})
         assert error_of(wrong) == (400, "Input size takes values of float32, but has 'large'.")
         status, message = error_of(predict(app, {"instances": [{"b64": "é"}]}))

@@ -63,7 +63,7 @@ class DType(ABC):
         return self.numpy.newbyteorder("<")
 
     @abstractmethod
-    def check(self, name: str, value: Any, default: Any) -> Array:
+    def check(self, name: str, value: Any) -> Array:
         """Convert a batch of an input to an array; raise InvalidValueError if a value has another type."""
 
     def parse(self, name: str, text: str) -> Any:
@@ -90,7 +90,7 @@ class Strings(DType):
     wanted = "strings"
     json = "string"
 
-    def check(self, name: str, value: Any, default: Any) -> Array:
+    def check(self, name: str, value: Any) -> Array:
         if isinstance(value, (str, bytes)):
             raise not_a_batch(name, value)
         if type(value) is list and all_texts(value):
@@ -124,8 +124,6 @@ class Strings(DType):
     def _text(self, name: str, item: Any) -> str:
         if isinstance(item, str):
             return str(item)
-        if item is None:
-            return ""
         if isinstance(item, bytes):
             try:
                 return item.decode()
@@ -143,7 +141,7 @@ class _Numbers(DType):
     read: ClassVar[type]
     one: ClassVar[str]
 
-    def check(self, name: str, value: Any, default: Any) -> Array:
+    def check(self, name: str, value: Any) -> Array:
         try:
             array = np.asarray(value)
         except ValueError as error:
@@ -151,12 +149,7 @@ class _Numbers(DType):
         if array.size == 0:
             return np.empty(array.shape, self.numpy)
         if array.dtype.kind not in self.kinds or _has_boolean(value, array):
-            wrong = self._first_wrong(name, value, array)
-            if wrong is None and default is not None:
-                raise InvalidValueError(
-                    f"Input {name} takes {self.wanted}, but has None; leave the input out to get {default!r}."
-                )
-            raise self._wrong(name, wrong)
+            raise self._wrong(name, self._first_wrong(name, value, array))
         self._check_range(name, array)
         with np.errstate(over="ignore"):
             return array.astype(self.numpy, copy=False)
@@ -260,6 +253,12 @@ DTYPES: Mapping[str, DType] = {
 
 BY_COLUMN: Mapping[str, DType] = {one.column: one for one in DTYPES.values()}
 """The types by `DType.column`."""
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a caller's value is null: None, NaN, or pandas' NA."""
+    is_nan = isinstance(value, float | np.floating) and value != value
+    return value is None or is_nan or type(value).__name__ == "NAType"
 
 
 def all_texts(values: Sequence[Any]) -> bool:

@@ -17,24 +17,58 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.dtypes import BY_COLUMN, DTYPES, Array, DType, Integers, not_a_batch
+from torch_estimator.export.dtypes import (
+    BY_COLUMN,
+    DTYPES,
+    Array,
+    DType,
+    Integers,
+    is_missing,
+    not_a_batch,
+)
+from torch_estimator.export.instances import bare_value
 from torch_estimator.export.signatures import CsvFormat, ExampleFormat, Signature, TensorInfo, feature_of
 from torch_estimator.tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ServedFeature
 from torch_estimator.tfrecord.parser import Examples
 
 
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
-    """Convert a batch of one input to an array of the type and shape that the input has.
+    """Return a batch of one input, a list or an array, as an array; what is missing in it gets the input's default.
 
-    Args:
-        name: Name of the input, for messages.
-        value: The batch: a list or an array with one entry per row.
-        info: Description of the input.
-
-    Raises:
-        InvalidValueError: A value has another type, or the batch another shape or rows of different lengths.
+    This is the one place where null and NaN become the default, for every way to call an export.
     """
-    return _shaped(name, info.type.check(name, value, info.default), info)
+    try:
+        array = _shaped(name, info.type.check(name, value), info)
+    except InvalidValueError:
+        if info.missing is None or isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+            raise
+        given = value.tolist() if isinstance(value, np.ndarray) else value
+        rows = [_with_default(bare_value(row, info.shape), info.missing) for row in given]
+        array = _shaped(name, info.type.check(name, rows), info)
+    return array if info.default is None else _without_nan(array, info.missing)
+
+
+def _with_default(value: Any, default: Any) -> Any:
+    """Return a row, or a part of one, with the part of the default in place of what is missing."""
+    if is_missing(value):
+        return default
+    if isinstance(value, list | tuple) and isinstance(default, list) and len(value) == len(default):
+        return [_with_default(*pair) for pair in zip(value, default, strict=True)]
+    return value
+
+
+def _without_nan(array: Array, default: Any) -> Array:
+    """Return an array with a row of defaults in place of NaN."""
+    if array.dtype.kind != "f" or not has_nan(array):
+        return array
+    return np.where(np.isnan(array), np.array(default, dtype=array.dtype), array)
+
+
+def has_nan(array: Array) -> bool:
+    """Return whether an array of floats has a NaN, in a third of the time that `np.isnan` takes for a few rows."""
+    # The sum of squares is NaN if a number is, and else at most infinite.
+    square = np.vdot(array, array)
+    return bool(square != square)
 
 
 def padding_of(info: TensorInfo) -> Any:
@@ -45,12 +79,10 @@ def padding_of(info: TensorInfo) -> Any:
 
 def filled(info: TensorInfo, rows: int) -> Array:
     """Return a batch of `rows` rows for an omitted input. Every row is the input's default."""
-    sizes = info.shape[1:]
     if info.holds_lists:
         given = info.default if isinstance(info.default, list) else [info.default]
         return np.array([given or [padding_of(info)] * (info.step_size or 1)] * rows, dtype=info.type.numpy)
-    row = np.array(info.default, dtype=info.type.numpy)
-    return np.broadcast_to(row.reshape(sizes if row.size > 1 else (1,) * len(sizes)), (rows, *sizes)).copy()
+    return np.resize(np.array(info.default, dtype=info.type.numpy), (rows, *info.shape[1:]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,14 +116,18 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
         return ListFeed(flat.reshape(value.shape), np.full(len(value), value.shape[1], np.int64))
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise InvalidValueError(f"Input {name} is the single value {value!r}; give a list of lists, one per row.")
-    rows = [_list(row) for row in value]
+    rows = [_list(info.default if row is None else row) for row in value]
     if info.holds_lists and any(isinstance(item, (list, tuple, np.ndarray)) for row in rows for item in row):
         raise InvalidValueError(f"Input {name} takes a list of values per row, but has lists of lists.")
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     if info.exact_lengths and not lengths.all():
         raise InvalidValueError(f"Input {name} has the empty list in row {lengths.argmin()} (from 0); give a value.")
     padding = padding_of(info)
-    items = [padding if item is None and not info.exact_lengths else item for row in rows for item in row]
+    items = [item for row in rows for item in row]
+    if not info.exact_lengths:
+        # A NaN among floats stays: it is a weight or a step that the graph knows as missing.
+        is_float = info.type.numpy.kind == "f"
+        items = [padding if item is None or (not is_float and is_missing(item)) else item for item in items]
     longest = lengths.max(initial=info.step_size or 1)
     tensor = np.full((len(rows), longest, *info.shape[2:]), padding, dtype=info.type.numpy)
     if items:
@@ -160,7 +196,15 @@ class RowsError(InvalidValueError):
         self.of_row = of_row
 
 
-class NotANumberError(RowsError):
+class WrongRowError(RowsError):
+    """Error about the row `row` of a batch, counted from 0."""
+
+    def __init__(self, message: str, *, of_row: str, row: int) -> None:
+        super().__init__(message, of_row=of_row)
+        self.row = row
+
+
+class NotANumberError(WrongRowError):
     """Error for text in which the graph found no number.
 
     Args:
@@ -173,8 +217,7 @@ class NotANumberError(RowsError):
     def __init__(self, problem: str, values: Sequence[str], *, row: int, rows: int) -> None:
         end = f": {', '.join(values)}." if values else "."
         where = f" in row {row} (from 0)" if rows > 1 else ""
-        super().__init__(f"{problem}{where}{end}", of_row=f"{problem}{end}")
-        self.row = row
+        super().__init__(f"{problem}{where}{end}", of_row=f"{problem}{end}", row=row)
 
 
 def problem_of_row(error: InvalidValueError) -> str:
@@ -252,7 +295,7 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
         CsvRowError: A row has a wrong number of fields, a broken quote, or text in place of a number.
     """
     names = csv_format.column_names
-    fields = [_fields(row, number, names) for number, row in enumerate(rows, 1)]
+    fields = [fields_of(row, names, number) for number, row in enumerate(rows, 1)]
     for name, field in csv_format.fields.items():
         dtype = DTYPES[field.dtype]
         pattern = dtype.pattern
@@ -333,7 +376,9 @@ def _of_examples(column: str, feature: ServedFeature, examples: Examples, step_s
             texts[~missing] = values.reshape(-1, feature.size)
             texts[missing] = feature.default_value
             values = texts
-        return values.reshape(rows, *(feature.shape or (1,)))
+        given = values.reshape(rows, *(feature.shape or (1,)))
+        default = feature.default_value
+        return given if default is None or is_text else _without_nan(given, np.reshape(default, feature.shape))
     sizes = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
     lengths = examples.counts(column) // math.prod(sizes)
     dtype = BY_COLUMN[feature.dtype]
@@ -380,10 +425,11 @@ def _list(row: Any) -> list[Any]:
 
 def _flat_info(info: TensorInfo) -> TensorInfo:
     """Return the description of a list input's values after all lists have been joined into one."""
-    return dataclasses.replace(info, shape=(-1, *info.shape[2:]))
+    return dataclasses.replace(info, shape=(-1, *info.shape[2:]), default=None)
 
 
-def _fields(row: str, number: int, names: Sequence[str]) -> list[str]:
+def fields_of(row: str, names: Sequence[str], number: int = 1) -> list[str]:
+    """Return the fields of a row of CSV, or raise a CsvRowError that names the row by its number."""
     fields = row.split(",") if '"' not in row else _unquoted(row, number)
     if len(fields) != len(names):
         raise CsvRowError(

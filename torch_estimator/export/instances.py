@@ -114,6 +114,8 @@ def to_example(instance: Mapping[str, Any], example_format: ExampleFormat) -> by
     """
     row = {}
     for name, given in instance.items():
+        if given is None:
+            continue
         value = decoded(given, name)
         field = example_format.fields.get(name)
         if field is not None and field.dtype != "string":
@@ -144,7 +146,7 @@ def _row(instance: Any, signature: Signature, unknown: UnknownNames) -> dict[str
         if name in given:
             row[name] = bare_value(decoded(given[name], name), info.shape)
         elif info.default is not None:
-            row[name] = info.default
+            row[name] = info.missing
         else:
             raise InvalidValueError(f"Input {name} was missing in at least one input instance.")
     return row

@@ -96,7 +96,7 @@ def _lower_inputs(graph: GraphBuilder, receiver: ServingInput) -> tuple[dict[str
             dtype=BY_COLUMN[feature.dtype].name,
             shape=(-1,) if bare else (-1, *feature.shape),
             tensor=name,
-            default=receiver.defaults.get(name),
+            default=_default_of(name, receiver),
             exact_lengths=name in receiver.variable or None,
         )
         inputs[name] = info
@@ -108,6 +108,17 @@ def _lower_inputs(graph: GraphBuilder, receiver: ServingInput) -> tuple[dict[str
             tensor = graph.op("Reshape", tensor, graph.constant([-1, width], np.int64))
         given[name] = RawTensor(tensor=tensor, dtype=feature.dtype, width=width)
     return inputs, given
+
+
+def _default_of(name: str, receiver: ServingInput) -> Any:
+    """Return the default of an input; without one of its own, what stands for a missing string, id or list of them."""
+    feature = receiver.inputs[name]
+    missing = "" if feature.dtype == "string" else feature.missing
+    if name in receiver.defaults or name in receiver.variable or missing is None:
+        return receiver.defaults.get(name)
+    if -1 in feature.shape:
+        return [] if feature.multivalent else None
+    return missing if feature.shape == (1,) else [missing] * math.prod(feature.shape)
 
 
 def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) -> None:

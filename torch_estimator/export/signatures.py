@@ -36,7 +36,8 @@ class TensorInfo:
     """Description of one input or output of an exported model; `dtype` is TensorFlow's name, such as ``DT_STRING``.
 
     Sizes in `shape` are -1 for the batch; ``(-1, -1)`` describes lists of any length. `tensor` is the name in the ONNX
-    graph. `default` is the value of every row if a caller omits the input, and None makes the input mandatory.
+    graph. `default` is the value of a row that lacks one, or of every row if a caller omits the input, and None makes
+    the input mandatory.
 
     An input of weights names that of its values in `lengths_of`; their lists must be equally long. Sequences with
     `exact_lengths` must not be padded, so rows of different lengths are run apart. For lists that a sequence column
@@ -65,6 +66,17 @@ class TensorInfo:
     def is_single(self) -> bool:
         """Whether the rows are single values. They may be given as ``[rows]`` or as ``[rows, 1]``."""
         return len(self.shape) == 1 or self.shape[1:] == (1,)
+
+    @property
+    def missing(self) -> Default | None:
+        """What stands for a row that is null or left out: the default in the row's shape; None if there is none."""
+        default = "" if self.default is None and self.dtype == "DT_STRING" else self.default
+        if default is None or self.varies:
+            return self.default
+        if self.is_single:
+            return default[0] if isinstance(default, list) else default
+        row: list[Any] = np.resize(np.array(default, dtype=self.type.numpy), self.shape[1:]).tolist()
+        return row
 
     @property
     def holds_lists(self) -> bool:
@@ -173,6 +185,7 @@ class Manifest:
     `examples` are the format of such an input. `producer` is the program that wrote the export, and `version` that of
     the program. `data_bytes` is the size of the file with the large initializers, or None if the export has no such
     file. `ignore_unknown` is True if names that the model does not read are left out, and None if they are refused.
+    `head_outputs` are the tensors of numbers that premade heads made, which must not be NaN; None in older exports.
     """
 
     signatures: dict[str, Signature]
@@ -185,6 +198,7 @@ class Manifest:
     examples: ExampleFormat | None = None
     data_bytes: int | None = None
     ignore_unknown: bool | None = None
+    head_outputs: tuple[str, ...] | None = None
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, for the file ``signatures.json``."""

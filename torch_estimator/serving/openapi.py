@@ -203,6 +203,9 @@ def _inputs(signature: Signature) -> Schema:
 def _row(info: TensorInfo, *, is_input: bool) -> Schema:
     """Return the schema of an input's or output's value for one row."""
     scalar = info.type.schema(is_input=is_input)
+    is_nullable = is_input and info.default is not None
+    if is_nullable:
+        scalar = _or_null(scalar)
     schema = scalar
     for size in reversed(info.shape[1:]):
         schema = {"type": "array", "items": schema}
@@ -212,7 +215,13 @@ def _row(info: TensorInfo, *, is_input: bool) -> Schema:
         # A single value may be given bare, and as a list.
         alternative = {"type": "array", "items": scalar, "minItems": 1, "maxItems": 1}
         return {"anyOf": [scalar, schema if info.holds_lists else alternative]}
-    return schema
+    return _or_null(schema) if is_nullable else schema
+
+
+def _or_null(schema: Schema) -> Schema:
+    if "anyOf" in schema:
+        return {"anyOf": [*schema["anyOf"], {"type": "null"}]}
+    return {**schema, "type": [schema["type"], "null"]}
 
 
 def _status_schema() -> Schema:

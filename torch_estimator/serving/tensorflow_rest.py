@@ -263,7 +263,7 @@ def _columns(inputs: Any, signature: Signature, unknown: UnknownNames) -> tuple[
         raise RequestError(400, "The request has no instance; give at least one.")
     for name, info in signature.inputs.items():
         if name not in columns:
-            columns[name] = [info.default] * rows
+            columns[name] = [info.missing] * rows
     return columns, rows
 
 

@@ -191,7 +191,7 @@ def _add_defaults(columns: dict[str, Any], signature: Signature, rows: int) -> N
             continue
         if info.default is None:
             raise RequestError(400, f"Input {name} was missing; the inputs are {', '.join(signature.inputs)}.")
-        columns[name] = [info.default] * rows
+        columns[name] = [info.missing] * rows
 
 
 def texts_of(elements: Sequence[bytes], name: str) -> list[str]:
