@@ -19,6 +19,7 @@ from torch_estimator.batch_prediction.rows import Column
 from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel, check_rows, open_session
 from torch_estimator.export.feeds import as_tensor, filled
+from torch_estimator.export.nan_predictions import check_predictions
 from torch_estimator.export.signatures import MODEL_FILE
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class EncodedModel:
     """
 
     def __init__(self, model: ExportedModel, signature: str) -> None:
-        self._signature = model.signature(signature)
+        self._signature, self._manifest = model.signature(signature), model.manifest
         texts = [info for info in self._signature.inputs.values() if info.dtype == "DT_STRING"]
         if not texts or any(info.varies for info in self._signature.inputs.values()):
             raise ExportError("the signature has no strings, or has lists.")
@@ -83,6 +84,7 @@ class EncodedModel:
             results = dict(zip(self._tensors, self._session.run(self._tensors, feeds), strict=True))
         except Exception as error:
             raise ExportError(f"the model could not be run: {files.reason(error)}.") from error
+        check_predictions(results, feeds, self._signature, self._manifest)
         outputs: dict[str, Array | Texts] = {}
         for name, info in self._signature.outputs.items():
             codes, distinct = self._coded.get(info.tensor, (info.tensor, None))

@@ -14,7 +14,7 @@ from torch_estimator.cli.show import newest_export
 from torch_estimator.cli.tables import aligned
 from torch_estimator.errors import InvalidValueError, printable
 from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.export.feeds import NotANumberError, problem_of_row
+from torch_estimator.export.feeds import WrongRowError, problem_of_row
 from torch_estimator.export.instances import InstanceError, to_columns, to_rows
 from torch_estimator.json_text import parse_json
 
@@ -105,7 +105,7 @@ def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[
         batch = {key: values[start : start + _BATCH] for key, values in columns.items()}
         try:
             predictions += to_rows(model.predict(batch, name))
-        except NotANumberError as error:
+        except WrongRowError as error:
             raise InstanceError(problem_of_row(error), index=start + error.row) from error
         except InvalidValueError:
             _raise_for_wrong_instance(model, batch, start, name)

@@ -25,6 +25,7 @@ from torch_estimator.export.feeds import (
     read_examples,
     read_rows,
 )
+from torch_estimator.export.nan_predictions import check_predictions
 from torch_estimator.export.signatures import (
     DATA_FILE,
     MODEL_FILE,
@@ -116,17 +117,18 @@ class ExportedModel:
 
         Args:
             inputs: Lists or arrays by name. A single value per row may be given as ``[batch]`` or ``[batch, 1]``.
-                Strings may be `str`, UTF-8 `bytes` or None (a missing value). Rows that are lists may differ in
-                length, or be padded to ``[batch, n]`` with missing values (``''`` or -1). Sequences that a module
-                takes unpadded may differ in length, too; each row is answered as if it came alone. Inputs with a
-                default may be omitted.
+                Strings may be `str` or UTF-8 `bytes`. Rows that are lists may differ in length, or be padded to
+                ``[batch, n]`` with missing values (``''`` or -1). Sequences that a module takes unpadded may differ in
+                length, too; each row is answered as if it came alone. Inputs with a default may be omitted, and None
+                and NaN in them mean the default; None is a missing string also without one.
             signature: Name of the signature.
 
         Returns:
             The outputs by name. Strings are object arrays of `str`.
 
         Raises:
-            InvalidValueError: An input is missing, unknown, of another type or shape, or has text that is not a number.
+            InvalidValueError: An input is missing, unknown, of another type or shape, or has text that is not a number;
+                or what a premade head predicts for a row is NaN.
             ExportError: onnxruntime failed, or an output has another number of rows than the inputs.
         """
         called = self.signature(signature)
@@ -145,6 +147,7 @@ class ExportedModel:
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
         outputs = {name: results[info.tensor] for name, info in called.outputs.items()}
         check_rows(outputs, rows, self.directory)
+        check_predictions(results, feeds, called, self.manifest)
         return outputs
 
     def _naming_row(self, problem: str, signature: Signature, feeds: Mapping[str, Array], rows: int) -> NotANumberError:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_estimator import heads
 from torch_estimator.errors import ExportError
 from torch_estimator.export.dtypes import BY_COLUMN
 from torch_estimator.export.graph import GraphBuilder
@@ -58,6 +59,12 @@ def lower_predictions(head: Any, graph: GraphBuilder, logits: Prediction) -> dic
                 f"{type(head).__name__}.lower does not give the prediction {key!r}, which is in its prediction_keys."
             )
     return lowered
+
+
+def is_premade(head: Any) -> bool:
+    """Return whether a head, and each that it is made of, is a class of `torch_estimator.heads` itself."""
+    parts = [*getattr(head, "heads", ()), *filter(None, [getattr(head, "static_head", None)])]
+    return type(head) is getattr(heads, type(head).__name__, None) and all(map(is_premade, parts))
 
 
 def signatures(

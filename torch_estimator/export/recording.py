@@ -16,6 +16,7 @@ import numpy as np
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueError
 from torch_estimator.export.instances import to_columns, to_rows
+from torch_estimator.export.nan_predictions import NanPredictionError
 from torch_estimator.export.signatures import Signature
 from torch_estimator.export.warmup import ASSETS_EXTRA, MOST_INSTANCES, WARMUP_FILE
 from torch_estimator.tfrecord.encoder import encode_example
@@ -56,6 +57,7 @@ def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[M
             files.makedirs(files.parent(path))
             files.write_file(path, lines)
             return
+    logger.warning("An export without warm-up instances: it predicts no number for zeros and empty inputs.")
 
 
 def check_count(warmup_instances: object) -> int:
@@ -101,11 +103,16 @@ def _encoded(model: ExportedModel, name: str, instances: Sequence[Mapping[str, A
 
 
 def _are_accepted(model: ExportedModel, instances: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the export takes some instances together, and JSON can hold them."""
+    """Return whether the export takes some instances together without predicting NaN, and JSON can hold them."""
+    columns = to_columns(instances, model.signature(PREDICT))
     try:
         json.dumps(instances, ensure_ascii=False).encode()
-        model.check(to_columns(instances, model.signature(PREDICT)))
+        model.check(columns)
     except (InvalidValueError, UnicodeEncodeError):
+        return False
+    try:
+        model.predict(columns)
+    except NanPredictionError:
         return False
     return True
 

@@ -20,7 +20,7 @@ from torch_estimator.export.directory import new_export
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.extra_outputs import LayerRecorder, lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
-from torch_estimator.export.heads import lower_predictions, signatures, tensor_info
+from torch_estimator.export.heads import is_premade, lower_predictions, signatures, tensor_info
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.recording import check_count, record_warmup
@@ -159,6 +159,7 @@ def build(
         joined = head.joined if isinstance(head, MultiHead) else None
         logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), recorder, joined)
         predictions = lower_predictions(head, graph, logits)
+    made = tuple(predictions) if is_premade(head) else ()
     forwarded = lower_forwarded(forward, received, receiver)
     for what, more in (("layer", recorder.outputs()), ("feature", forwarded)):
         check_new_keys(what, more, predictions)
@@ -188,6 +189,7 @@ def build(
         csv=received.csv,
         examples=_examples(received.examples, transform),
         ignore_unknown=receiver.ignore_unknown or None,
+        head_outputs=tuple(outputs[key].tensor for key in made if outputs[key].type.numpy.kind == "f"),
     )
     return graph, manifest
 

@@ -10,6 +10,7 @@ slow one runs in a thread. A request with more instances than a batch may have i
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -231,8 +232,13 @@ class Batcher:
             outputs = self._run(columns, signature)
         except InvalidValueError as error:
             raise RequestError(400, str(error)) from error
-        finite = all(np.isfinite(array).all() for array in outputs.values() if array.dtype.kind == "f")
+        finite = all(_is_finite(array) for array in outputs.values() if array.dtype.kind == "f")
         return Result(outputs, finite)
+
+
+def _is_finite(array: npt.NDArray[Any]) -> bool:
+    # The sum of squares takes a third of the time of np.isfinite, but is infinite also if large numbers are squared.
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def _result_or_errors(done: asyncio.Future[list[Result | Exception]], count: int) -> Sequence[Result | Exception]:

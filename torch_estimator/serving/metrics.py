@@ -53,6 +53,12 @@ class Metrics:
             ("model", "version"),
             registry=registry,
         )
+        self._nan = Counter(
+            "te_nan_predictions",
+            "Requests for which the model predicted NaN, by what was done: refused or answered.",
+            ("model", "version", "done"),
+            registry=registry,
+        )
         self._running = Gauge(
             "te_requests_running", "Requests that are not answered yet.", registry=registry, multiprocess_mode="livesum"
         )
@@ -79,6 +85,10 @@ class Metrics:
     def count_unknown(self, model: str, version: int, names: int) -> None:
         """Count names that were left out of a request."""
         self._unknown.labels(model, str(version)).inc(names)
+
+    def count_nan(self, model: str, version: int, done: str) -> None:
+        """Count a request for which the model predicted NaN: ``refused``, or ``answered`` with it."""
+        self._nan.labels(model, str(version), done).inc()
 
     def observe_batch(self, model: str, version: int, rows: int) -> None:
         """Count a batch."""

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from torch_estimator.errors import InvalidValueError, UserError
-from torch_estimator.export.feeds import NotANumberError, problem_of_row
+from torch_estimator.export.feeds import WrongRowError, has_nan, problem_of_row
 from torch_estimator.export.instances import first_wrong
+from torch_estimator.export.nan_predictions import NanPredictionError
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import BatchLimits, Columns, Result
 from torch_estimator.serving.catalog import Catalog, Version, sources
@@ -69,11 +70,19 @@ class PredictionService:
         a full queue raises a RequestError.
         """
         try:
-            return await version.batcher.predict(columns, signature, rows)
+            result = await version.batcher.predict(columns, signature, rows)
+        except RequestError as error:
+            if isinstance(error.__cause__, NanPredictionError):
+                self.metrics.count_nan(version.model, version.number, "refused")
+            raise
         except UserError as error:
             # The input was checked before, so this is a fault of the model or of the server.
             logger.error("Version %d of model %s failed: %s", version.number, version.model, error)
             raise RequestError(500, str(error)) from error
+        # A result that is not finite may be so because of another request, with which it was run.
+        if not result.is_finite and any(has_nan(one) for one in result.outputs.values() if one.dtype.kind == "f"):
+            self.metrics.count_nan(version.model, version.number, "answered")
+        return result
 
     async def predict_instances(self, version: Version, signature: str, columns: Columns, rows: int) -> Result:
         """Run a version as `predict` does, for a client that has given several instances; errors name the instance."""
@@ -88,7 +97,7 @@ class PredictionService:
         """Return an error that names the first wrong instance; `error` itself if it is about something else."""
         if not isinstance(error.__cause__, InvalidValueError):
             return error
-        if isinstance(error.__cause__, NotANumberError):
+        if isinstance(error.__cause__, WrongRowError):
             return RequestError(error.status, f"Instance {error.__cause__.row}: {problem_of_row(error.__cause__)}")
         search = partial(first_wrong, partial(version.check, signature=signature), columns, rows)
         if rows <= self.options.max_batch:
