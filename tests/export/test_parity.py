@@ -186,7 +186,10 @@ def test_heads(same: Same, head: Any, outputs: int) -> None:
 
 
 def test_a_tie_is_the_first_class_and_nan_the_last(same: Same) -> None:
-    built = model_of([fc.numeric_column("x")], [])
+    class OwnHead(BinaryClassHead):
+        """Head whose predictions may be NaN, as those of premade heads may not."""
+
+    built = model_of([fc.numeric_column("x")], [], OwnHead(label_vocabulary=["<=50K", ">50K"]))
     with torch.no_grad():
         for parameter in built.module.parameters():
             parameter.zero_()

@@ -202,6 +202,10 @@ def test_an_older_export_is_answered_with_nan(base: Path, tmp_path: Path) -> Non
     assert content.pop("head_outputs") == ["logits", "logistic", "probabilities"]
     (tmp_path / SIGNATURES_FILE).write_text(json.dumps(content))
     assert np.isnan(ExportedModel.load(tmp_path).predict(by_column(WRONG))["logits"]).all()
+    (tmp_path / "rows.jsonl").write_text(json.dumps(WRONG))
+    arguments = ["--model", str(tmp_path), "--input", str(tmp_path / "rows.jsonl"), "--output", str(tmp_path / "out")]
+    assert main(["predict-batch", *arguments, "--shards", "1"]) == 0
+    assert '"logits":[NaN]' in (tmp_path / "out" / "prediction.results-00000-of-00001").read_text()
 
 
 def test_rows_whose_prediction_is_nan_are_not_recorded(tmp_path: Path) -> None:

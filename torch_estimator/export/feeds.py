@@ -45,7 +45,7 @@ def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
         given = value.tolist() if isinstance(value, np.ndarray) else value
         rows = [_with_default(bare_value(row, info.shape), info.missing) for row in given]
         array = _shaped(name, info.type.check(name, rows), info)
-    return array if info.default is None else _without_nan(array, info.missing)
+    return _without_nan(array, info.default)
 
 
 def _with_default(value: Any, default: Any) -> Any:
@@ -58,17 +58,16 @@ def _with_default(value: Any, default: Any) -> Any:
 
 
 def _without_nan(array: Array, default: Any) -> Array:
-    """Return an array with a row of defaults in place of NaN."""
-    if array.dtype.kind != "f" or not has_nan(array):
+    """Return an array with the defaults of a row in place of NaN; None leaves it as it is."""
+    if default is None or array.dtype.kind != "f" or not has_nan(array):
         return array
-    return np.where(np.isnan(array), np.array(default, dtype=array.dtype), array)
+    return np.where(np.isnan(array), np.resize(np.array(default, dtype=array.dtype), array.shape[1:]), array)
 
 
 def has_nan(array: Array) -> bool:
     """Return whether an array of floats has a NaN, in a third of the time that `np.isnan` takes for a few rows."""
     # The sum of squares is NaN if a number is, and else at most infinite.
-    square = np.vdot(array, array)
-    return bool(square != square)
+    return math.isnan(np.vdot(array, array))
 
 
 def padding_of(info: TensorInfo) -> Any:
@@ -376,9 +375,7 @@ def _of_examples(column: str, feature: ServedFeature, examples: Examples, step_s
             texts[~missing] = values.reshape(-1, feature.size)
             texts[missing] = feature.default_value
             values = texts
-        given = values.reshape(rows, *(feature.shape or (1,)))
-        default = feature.default_value
-        return given if default is None or is_text else _without_nan(given, np.reshape(default, feature.shape))
+        return _without_nan(values.reshape(rows, *(feature.shape or (1,))), feature.default_value)
     sizes = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
     lengths = examples.counts(column) // math.prod(sizes)
     dtype = BY_COLUMN[feature.dtype]
