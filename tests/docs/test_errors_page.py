@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -297,6 +298,7 @@ PROVOKED: dict[str, Callable[..., object]] = {
     "Input … was missing": lambda: exported().predict({}),
     "Unexpected tensor name": lambda: exported().predict({"x": [1.0], "y": [1.0]}),
     "Input … takes": lambda: exported().predict({"x": ["a"]}),
+    "the prediction is NaN": lambda: exported().predict({"x": [math.nan]}),
     "no record begins here": text_as_tfrecord,
     "the feature is missing": lambda: tfrecord(te.data.FixedLenFeature([], "float32"), y=[1.0]),
     "the values are": lambda: tfrecord(te.data.FixedLenFeature([], "int64"), x=[1.0]),

@@ -149,6 +149,7 @@ WAYS: dict[str, Callable[[Trained], Any]] = {
     "gRPC": lambda it: open_inference_binary(it, tritonclient.grpc, it.server.grpc),
     "ExportedModel, None": exported,
     "ExportedModel, arrays": lambda it: exported(it, age=AGES, occupation=np.array(column("occupation", NAN), object)),
+    "ExportedModel, ids as floats": lambda it: exported(it, region=np.array(column("region", NAN))),
     "ExportedModel, columns of one": lambda it: exported(it, age=AGES[:, None], region=[[v] for v in column("region")]),
     "predict-batch of Parquet": lambda it: batch(it, "rows.parquet"),
     "predict-batch of JSON lines": lambda it: batch(it, "rows.jsonl"),
@@ -170,6 +171,14 @@ def test_the_command_predict_takes_rows_with_holes(
     assert main(["predict", "--model-dir", trained.export, "--json-instances", path, "--format", "json"]) == 0
     answers = [one["logits"] for one in json.loads(capsys.readouterr().out)["predictions"]]
     np.testing.assert_allclose(np.ravel(answers), trained.expected, atol=1e-5)
+
+
+def test_a_file_may_lack_a_column_that_may_be_missing(trained: Trained, caplog: pytest.LogCaptureFixture) -> None:
+    table = pq.read_table(trained.folder / "rows.parquet").drop_columns(["occupation", "age"])
+    pq.write_table(table, trained.folder / "narrow.parquet")
+    expected = exported(trained, occupation=[None] * len(ROWS), age=[None] * len(ROWS))
+    np.testing.assert_allclose(batch(trained, "narrow.parquet"), expected, atol=1e-5)
+    assert "narrow.parquet has no column 'age', 'occupation'; each row gets the default." in caplog.text
 
 
 def test_a_number_without_a_default_must_be_given(trained: Trained) -> None:

@@ -185,6 +185,7 @@ class Reader(ABC):
         self.keys = tuple(keys)
         self.unknown = unknown
         self._said: set[str] = set()
+        self._absent: list[str] = []
 
     @abstractmethod
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
@@ -215,6 +216,10 @@ class Reader(ABC):
         ):
             if name not in names:
                 raise DataError(f"{url} has no column {name!r}, which {use}; its columns are {', '.join(names)}{cure}.")
+        absent = [name for name in self.signature.inputs if name not in names]
+        if absent and absent != self._absent:
+            self._absent = absent
+            logger.info("%s has no column %s; each row gets the default.", url, ", ".join(map(repr, absent)))
 
     def _columns_of(self, names: Sequence[str]) -> list[str]:
         """Return which columns of a file to read."""

@@ -42,10 +42,21 @@ def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
     except InvalidValueError:
         if info.missing is None or isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
             raise
-        given = value.tolist() if isinstance(value, np.ndarray) else value
-        rows = [_with_default(bare_value(row, info.shape), info.missing) for row in given]
+        rows = [_with_default(bare_value(row, info.shape), info.missing) for row in _as_python(value, info)]
         array = _shaped(name, info.type.check(name, rows), info)
     return _without_nan(array, info.default)
+
+
+def _as_python(value: Any, info: TensorInfo) -> Any:
+    """Return a batch as Python values."""
+    if isinstance(value, list | tuple):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and isinstance(info.type, Integers) and has_nan(array):
+        # pandas and Arrow make floats of integers of which some are missing.
+        numbers = [int(one) if one.is_integer() else one for one in array.ravel().tolist()]
+        return np.array(numbers, dtype=object).reshape(array.shape).tolist()
+    return array.tolist()
 
 
 def _with_default(value: Any, default: Any) -> Any:
