@@ -54,7 +54,7 @@ def instances(tmp_path: Path, text: str) -> str:
         (
             "raw",
             "--json-instances",
-            '{"word": "é", "x": 0.1}\n{"word": "a", "x": NaN, "key": "k"}\n',
+            '{"word": "é", "x": 0.1}\n{"word": "a", "x": Infinity, "key": "k"}\n',
             "serving_default",
         ),
         ("raw", "--json-instances", '{"word": "a", "x": 1}\n', "predict"),

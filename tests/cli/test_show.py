@@ -23,6 +23,7 @@ The given SavedModel SignatureDef contains the following input(s):
       dtype: DT_STRING
       shape: (-1, 1)
       name: word
+      default: ''
   inputs['x'] tensor_info:
       dtype: DT_FLOAT
       shape: (-1, 1)

