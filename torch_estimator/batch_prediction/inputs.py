@@ -293,13 +293,18 @@ class CsvReader(_TextReader):
         super().__init__(signature, keys)
         self._columns = tuple(columns)
         self._options = options or CsvOptions()
+        # It is found in the first file.
+        self._format: CsvFormat | None = None
         self.encoding = check_encoding(self._options.encoding)
 
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
         opened, start = self._opened(url)
-        names, lines, form = self._columns, 0, self._options.format
-        if self._options.delimiter is None:
-            form = found_delimiter(form, opened, names or None)
+        names, lines = self._columns, 0
+        if self._format is None:
+            self._format = self._options.format
+            if self._options.delimiter is None:
+                self._format = found_delimiter(self._format, opened, names or None)
+        form = self._format
         if not names:
             start, record = first_record(opened, form)
             names, lines = _header(record, form, url), max(record.count(b"\n"), 1)

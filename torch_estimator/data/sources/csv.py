@@ -71,7 +71,9 @@ class CsvSource(FileSource):
         opened = [open_text_file(path, self.encoding) for path in expand(self.patterns)]
         if self.find_delimiter:
             form = found_delimiter(self.format, opened[0], self.column_names, without=self.list_separator)
-            return replace(self, format=form, find_delimiter=False).open(request)
+            if form != self.format:
+                del opened  # It may have temporary files.
+                return replace(self, format=form, find_delimiter=False).open(request)
         starts, names = self._headers(opened)
         ranges = CsvRanges(opened, starts, self.format)
         pieces = ranges.sample()
