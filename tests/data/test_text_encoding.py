@@ -99,6 +99,7 @@ def test_a_compressed_file_that_is_cut_off_or_damaged_is_named(kind: str, tmp_pa
         (b"\xfe\xff\x00x", " is encoded in UTF-16, which is not read; "),
         (gzip.compress("x\n1\n".encode("utf-32")), " is encoded in UTF-32, which is not read; "),
     ],
+    ids=["two files", "workbook", "tar.gz", "7z", "UTF-16", "UTF-16 big", "UTF-32.gz"],
 )
 @pytest.mark.parametrize("read", [Dataset.from_csv, Dataset.from_json, Dataset.from_text])
 def test_what_is_not_read_is_named(content: bytes, problem: str, read: Any, tmp_path: Path) -> None:
