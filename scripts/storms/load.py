@@ -221,7 +221,7 @@ def _malformed_requests(model: str, instance: Mapping[str, Any]) -> list[bytes]:
         b"[" * 100_000,
         b"\xff\xfe\x00",
         json.dumps({"instances": [{**instance, name: {"what": "is this"}}]}).encode(),
-        json.dumps({"instances": [{key: value for key, value in instance.items() if key != name}]}).encode(),
+        json.dumps({"instances": [{**instance, f"no {name}": 1}]}).encode(),
     ]
     return [
         *(post(path, body) for body in bodies),

@@ -81,7 +81,7 @@ class CheckpointWriter:
         entries = self._make_model_dir()
         self._index = read_index(self._model_dir)
         # The checkpoint to which `go_back` returns, which is kept until then.
-        self.trusted = self._index.latest if self._index is not None else None
+        self.trusted: str | None = None
         self._remove_leftovers(entries)
 
     def prepare(self, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -155,7 +155,7 @@ class CheckpointWriter:
         """
         self.wait()
         index, trusted = self._index, self.trusted
-        if index is None or trusted is None:
+        if index is None or trusted is None or trusted not in index.names:
             return None
         kept = index.saved[: index.names.index(trusted) + 1]
         self._index = dataclasses.replace(index, latest=trusted, saved=kept)
