@@ -195,3 +195,31 @@ def test_a_number_without_a_default_must_be_given(trained: Trained) -> None:
     assert instance["properties"]["hours_per_week"]["anyOf"][0] == {"type": "number"}
     assert instance["properties"]["age"]["anyOf"][0] == {"type": ["number", "null"]}
     assert {"type": "null"} in instance["properties"]["occupation"]["anyOf"][0]["anyOf"]
+
+
+def test_a_row_with_nothing_in_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [AGE, WORK]
+    model = te.LinearClassifier(columns, f"{tmp_path}/run")
+    data = {"age": np.array([1.0, 2.0], np.float32), "workclass": np.array(["Private", ""])}
+    model.train(lambda: (data, np.array([0, 1])), max_steps=1)
+    export = model.export_saved_model(f"{tmp_path}/export", te.serving_input.json(columns))
+    problem = "the row {} has none of the inputs age, workclass; give at least one, which may be null."
+    with app_of(tmp_path / "export") as app:
+        answer = ask(app, "/v1/models/small:predict", {"instances": [{"age": None}, {}]})
+        assert error_of(answer) == (400, f"Instance 1: {problem}")
+        assert ask(app, "/v1/models/small:predict", {"inputs": {}}).status_code == 400
+        assert ask(app, "/v1/models/small:predict", {"instances": [{"age": None}]}).status_code == 200
+    (tmp_path / "rows.jsonl").write_text('{"workclass": null}\n{}\n')
+    instances = ["--json-instances", f"{tmp_path}/rows.jsonl"]
+    assert main(["predict", "--model-dir", export, *instances]) == 2
+    assert f"rows.jsonl, line 2: {problem}" in capsys.readouterr().err
+    output, one = tmp_path / "output", tmp_path / "rows.csv"
+    # Training skips empty lines of CSV, too.
+    one.write_text("age,workclass\n\n1,Private\n,\n")
+    arguments = ["predict-batch", "--model", export, "--output", str(output)]
+    assert main([*arguments, "--input", str(one)]) == 0
+    assert len((output / "prediction.results-00000-of-00001").read_text().splitlines()) == 2
+    assert main([*arguments[:-1], f"{output}-json", "--input", f"{tmp_path}/rows.jsonl"]) == 0
+    (wrong,) = (tmp_path / "output-json" / "prediction.errors_stats-00000-of-00001").read_text().splitlines()
+    assert json.loads(wrong)["line"] == 2
+    assert problem in wrong

@@ -42,7 +42,7 @@ def to_columns(instances: Sequence[Any], signature: Signature, unknown: UnknownN
         unknown: What is done with names that the signature does not have.
 
     Raises:
-        InstanceError: An instance lacks an input or has an unknown one.
+        InstanceError: An instance lacks an input, has an unknown one, or has no input at all.
     """
     names = signature.inputs.keys()
     rows = []
@@ -149,6 +149,11 @@ def _row(instance: Any, signature: Signature, unknown: UnknownNames) -> dict[str
             row[name] = info.missing
         else:
             raise InvalidValueError(f"Input {name} was missing in at least one input instance.")
+    if signature.inputs.keys().isdisjoint(given):
+        raise InvalidValueError(
+            f"the row {shortened(dict(given))} has none of the inputs {', '.join(signature.inputs)}; "
+            "give at least one, which may be null."
+        )
     return row
 
 
