@@ -121,7 +121,7 @@ def resolve_schema(
     defaults = {name: value for name, value in source.defaults.items() if value is not None}
     for name, number in request.missing_integers(source.missing).items():
         kind = types.get(name)
-        if name in defaults or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        if kind is None or name in defaults or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             continue
         defaults[name] = number
         if pa.types.is_integer(kind) and not float(number).is_integer():
