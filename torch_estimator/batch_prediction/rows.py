@@ -103,10 +103,11 @@ def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dic
         reasons = dict.fromkeys(_places(array.is_null()), f"Input {name} is missing.")
     reasons |= wrong
     dtype = info.type.numpy
-    default = 0 if info.default is None else _one(info.default)
+    # The type of the column may be too narrow for the default.
+    is_missing = _bits(array.is_null()) if info.default is not None and array.null_count else None
     if pa.types.is_boolean(array.type):
-        return _filled(array.cast(pa.int8()), default).astype(np.bool_), reasons
-    values = _filled(array, default) if array.type != pa.float16() else _filled(array.cast(pa.float32()), default)
+        array = array.cast(pa.int8())
+    values = _filled(array, 0) if array.type != pa.float16() else _filled(array.cast(pa.float32()), 0)
     if isinstance(info.type, Integers) and values.dtype != dtype:
         limits = np.iinfo(dtype)
         # A comparison of unsigned integers with negative limits would be made in floats, so compare with 0 there.
@@ -114,7 +115,10 @@ def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dic
         for row in np.flatnonzero((values < least) | (values > limits.max)).tolist():
             reasons.setdefault(row, str(info.type.too_large(name, values[row])))
     with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False), reasons
+        values = values.astype(dtype, copy=False)
+    if is_missing is not None:
+        values[is_missing] = _one(info.default)
+    return values, reasons
 
 
 def lists_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Column, dict[int, str]]:
