@@ -213,25 +213,25 @@ def write_atomic(path: PathLike, data: bytes | Iterable[bytes]) -> None:
         filesystem, key = _remote(path)
         filesystem.pipe_file(key, data if isinstance(data, bytes) else b"".join(data))
         return
-    final = as_url(path)
-    name = f"{TEMPORARY_PREFIX}{basename(final)}-{os.getpid()}-{threading.get_ident()}"
-    temporary = os.path.join(os.path.dirname(final), name)
-    try:
-        write_file(temporary, [data] if isinstance(data, bytes) else data)
-        os.replace(temporary, final)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_dir(parent(final))
+    with _temporary(path, [data] if isinstance(data, bytes) else data) as temporary:
+        os.replace(temporary, as_url(path))
+    sync_dir(parent(path))
 
 
 def create(path: PathLike, data: bytes) -> bool:
-    """Create the object `path` on a remote file system; return False if it exists.
+    """Create the file or object `path` with its content; return False if it exists.
 
-    If several processes call this at the same time, exactly one of them gets True. Raise NotImplementedError if the
-    file system cannot create an object atomically.
+    If several processes call this at the same time, exactly one of them gets True. Raise NotImplementedError if an
+    object store cannot create an object atomically.
     """
+    if is_local(path):
+        with _temporary(path, [data]) as temporary:
+            try:
+                os.link(temporary, as_url(path))
+            except FileExistsError:
+                return False
+        sync_dir(parent(path))
+        return True
     filesystem, key = _remote(path)
     if not _creates_exclusively(filesystem):
         raise NotImplementedError(f"{type(filesystem).__name__} has no exclusive creation")
@@ -244,7 +244,7 @@ def create(path: PathLike, data: bytes) -> bool:
 
 def can_create(path: PathLike) -> bool:
     """Return whether `create` works for `path`."""
-    return not is_local(path) and _creates_exclusively(_remote(path)[0])
+    return is_local(path) or _creates_exclusively(_remote(path)[0])
 
 
 def commit_dir(temporary: PathLike, final: PathLike) -> None:
@@ -283,6 +283,20 @@ def remove_tree(path: PathLike) -> None:
             shutil.rmtree(as_url(path))
         else:
             os.unlink(as_url(path))
+
+
+@contextlib.contextmanager
+def _temporary(path: PathLike, data: Iterable[bytes]) -> Iterator[str]:
+    """Write a synced local file beside `path`; give its path, and remove it if the body leaves it there."""
+    final = as_url(path)
+    name = f"{TEMPORARY_PREFIX}{basename(final)}-{os.getpid()}-{threading.get_ident()}"
+    temporary = os.path.join(os.path.dirname(final), name)
+    try:
+        write_file(temporary, data)
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
 
 
 def _creates_exclusively(filesystem: Any) -> bool:

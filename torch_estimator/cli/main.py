@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch_estimator.cli import (
     check,
     import_checkpoint,
+    jobs,
     local,
     make_key,
     manifest,
@@ -34,6 +35,7 @@ _COMMANDS = (
     versions,
     manifest,
     local,
+    jobs,
     make_key,
     import_checkpoint,
     port,
@@ -61,7 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     those of this process.
     """
     parser = make_parser()
-    options, unknown = parser.parse_known_args(arguments)
+    own = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows -- is for a program. argparse would give it to the first positional argument that takes several.
+    own, after = (own[: own.index("--")], own[own.index("--") + 1 :]) if "--" in own else (own, [])
+    options, unknown = parser.parse_known_args(own)
+    if after and "arguments" in options:
+        options.arguments = [*options.arguments, *after]
+    else:
+        unknown += after
     if unknown:
         message = f"unrecognized arguments: {' '.join(unknown)}"
         if "error" in options:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch_estimator.cluster.task import Task
@@ -59,11 +59,21 @@ def _cores() -> int:
 
 
 class LocalProcess:
-    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`."""
+    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`.
 
-    def __init__(self, program: Program, task: Task, write: WriteLine, on_exit: Callable[[int], None]) -> None:
+    `settings` are variables that its environment has beside those of the program.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        task: Task,
+        write: WriteLine,
+        on_exit: Callable[[int], None],
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._on_exit = on_exit
-        environ = program.environ(task)
+        environ = {**program.environ(task), **(settings or {})}
         processes = sum(map(len, task.cluster.values()))
         if processes > 1:
             # Share the cores. If each process computes on all of them, threads wait for threads that do not run: steps

@@ -88,6 +88,9 @@ def from_json(kind: Any, content: Any, name: str = "its content") -> Any:
         others = [one for one in parts if one is not types.NoneType]
         # Readers check a choice between several types themselves.
         return from_json(others[0] if len(others) == 1 and content is not None else Any, content, name)
+    if base is typing.Literal:
+        # A later version may know more values.
+        return _checked(type(parts[0]), content, name)
     if base in (dict, Mapping):
         return {key: from_json(parts[1], value, repr(key)) for key, value in _checked(dict, content, name).items()}
     if base is list or parts[1:] == (...,):

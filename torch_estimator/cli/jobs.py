@@ -1,0 +1,340 @@
+"""Command ``estimator jobs``: submit trainings, look at them, follow their logs, end them and go on with them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch_estimator.cli.tables import aligned
+from torch_estimator.errors import InvalidValueError, printable
+from torch_estimator.log import time_text
+
+if TYPE_CHECKING:
+    from torch_estimator.jobs.directory import JobDirectory, JobSpec
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_ROLES = ("master", "worker", "parameter-server", "evaluator")
+_TYPES = {"master": "chief", "worker": "worker", "parameter-server": "ps", "evaluator": "evaluator"}
+# Options of gcloud that have no meaning outside of Google's cloud. Those of the second list take no value.
+_USELESS = (
+    *("account", "project", "verbosity", "region", "runtime-version", "python-version", "staging-bucket", "packages"),
+    *("service-account", "kms-key", "kms-keyring", "kms-location", "kms-project"),
+    *("master-image-uri", "worker-image-uri", "parameter-server-image-uri", "evaluator-image-uri"),
+)
+_USELESS_FLAGS = ("async", "quiet", "use-chief-in-tf-config", "enable-web-access")
+
+_SUBMIT = """\
+Copies the package into the job's directory, starts the job and returns; --stream-logs follows it instead, until Ctrl-C,
+which leaves the job running. The arguments are those of gcloud ai-platform jobs submit training. Options that only have
+a meaning in Google's cloud are accepted, and named in one line. Scale tiers, machine types and targets beside the
+built-in ones are in the file estimator.toml of this directory."""
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command and its options to the parser."""
+    parser = commands.add_parser("jobs", help="jobs of training: submit, list, describe, stream-logs, cancel, resume")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_submit(actions)
+    listing = actions.add_parser("list", help="list the jobs, the newest first")
+    _add_jobs(listing)
+    _add_format(listing)
+    listing.set_defaults(run=run_list)
+
+    def add(name: str, text: str, run: Any) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text)
+        action.add_argument("job", metavar="NAME", help="name of the job")
+        _add_jobs(action)
+        action.set_defaults(run=run)
+        return action
+
+    _add_format(add("describe", "print what a job was asked for and what became of it", run_describe))
+    add("cancel", "end a job; its roles save a checkpoint", run_cancel)
+    resume = add(
+        "resume",
+        "start a job again that failed or was cancelled, with the package that it was submitted with",
+        run_resume,
+    )
+    resume.usage = "estimator jobs resume NAME [--jobs DIR] [-- ARGS]"
+    resume.epilog = "ARGS are all arguments of the program again, where estimator.toml says that some are secret."
+    resume.set_defaults(error=resume.error, arguments=[])
+    stream = add("stream-logs", "print the log lines of a job as they come", run_stream)
+    stream.add_argument("--task-name", metavar="ROLE", help="only this role, such as worker-0")
+    _add_streaming(stream)
+
+
+def _add_submit(actions: Any) -> None:
+    submit = actions.add_parser("submit", help="submit a training").add_subparsers(required=True, metavar="KIND")
+    parser = submit.add_parser("training", help="submit a training", description=_SUBMIT)
+    add = parser.add_argument
+    add("job", metavar="NAME", help="name of the new job: letters, digits, _ and -")
+    _add_jobs(parser)
+    add(
+        "--on",
+        metavar="TARGET",
+        default="local",
+        help="where to run: local, or a target of estimator.toml (default: local)",
+    )
+    add("--module-name", metavar="NAME", help="module to run, such as trainer.task")
+    add("--package-path", metavar="DIR", help="folder of its package (default: the one of its name here)")
+    add("--job-dir", metavar="DIR", help="passed to the program as --job-dir DIR, after its other arguments")
+    add("--config", metavar="FILE", help="gcloud's YAML with trainingInput; options win over it")
+    add("--scale-tier", metavar="TIER", help="BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU or CUSTOM (default: BASIC)")
+    for role in _ROLES:
+        add(
+            f"--{role}-machine-type",
+            metavar="TYPE",
+            help=argparse.SUPPRESS
+            if role != "master"
+            else "machine type; also for worker, parameter-server and evaluator",
+        )
+        add(
+            f"--{role}-accelerator",
+            metavar="type=TYPE,count=N",
+            help=argparse.SUPPRESS if role != "master" else "GPUs of the chief; also for the other roles",
+        )
+        if role != "master":
+            add(f"--{role}-count", type=int, metavar="N", help=f"number of {role}s, with --scale-tier CUSTOM")
+    add("--labels", metavar="KEY=VALUE,…", help="labels, for people")
+    add("--max-restarts", type=int, default=3, metavar="N", help="restarts of each role (default: 3)")
+    add(
+        "--stream-logs",
+        action="store_true",
+        help="print the log until the end; the status is 1 unless the job SUCCEEDED",
+    )
+    _add_streaming(parser)
+    add("--dry-run", action="store_true", help="print what would be submitted, and submit nothing")
+    _add_format(parser)
+    for name in _USELESS:
+        add(f"--{name}", help=argparse.SUPPRESS)
+    for name in _USELESS_FLAGS:
+        add(f"--{name}", action="store_true", help=argparse.SUPPRESS)
+    parser.usage = "estimator jobs submit training NAME --module-name NAME [options] [-- ARGS]"
+    parser.set_defaults(run=run_submit, error=parser.error, arguments=[])
+
+
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobs", metavar="DIR", help="directory or URL of all jobs (default: $TORCH_ESTIMATOR_JOBS, else jobs)"
+    )
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="text for people, json for programs")
+
+
+def _add_streaming(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--polling-interval", type=float, default=1.0, metavar="SECS", help="seconds between two looks (default: 1)")
+    add("--allow-multiline-logs", action="store_true", help="print the role once for lines that follow each other")
+
+
+def _job(options: argparse.Namespace) -> JobDirectory:
+    from torch_estimator.jobs.directory import JobDirectory, jobs_directory
+
+    return JobDirectory(jobs_directory(options.jobs), options.job)
+
+
+def run_submit(options: argparse.Namespace) -> int:
+    """Submit a training."""
+    from torch_estimator.jobs.request import request_of_file, spec_of, without_secrets
+    from torch_estimator.jobs.submission import submit
+    from torch_estimator.jobs.table import Table
+    from torch_estimator.jobs.targets import KINDS
+
+    request = _request(options)
+    if options.config is not None:
+        request = request.over(request_of_file(options.config))
+    table = Table.read(KINDS)
+    spec = spec_of(request, table, options.job, options.on)
+    kept, secrets = without_secrets(spec.arguments, spec.secret_arguments)
+    spec = dataclasses.replace(spec, arguments=kept, max_restarts=options.max_restarts)
+    job = _job(options)
+    if request.useless:
+        verb = "does" if len(request.useless) == 1 else "do"
+        print(f"{', '.join(request.useless)} {verb} nothing here.", file=sys.stderr)
+    spec, plan = submit(job, spec, options.package_path, secrets, is_dry=options.dry_run)
+    if options.dry_run:
+        _print_spec(spec, options.format, {"runs": plan})
+        return 0
+    state = job.status().state
+    if options.format == "json":
+        print(json.dumps({"jobId": spec.name, "state": state, "directory": job.url}))
+    else:
+        print(
+            _SUBMITTED.format(
+                name=spec.name, place="" if options.jobs is None else f" --jobs {options.jobs}", state=state
+            )
+        )
+    sys.stdout.flush()
+    return _follow(job, options, None) if options.stream_logs else 0
+
+
+_SUBMITTED = """\
+Job [{name}] submitted successfully.
+Your job is still active. You may view the status of your job with the command
+
+  $ estimator jobs describe {name}{place}
+
+or continue streaming the logs with the command
+
+  $ estimator jobs stream-logs {name}{place}
+jobId: {name}
+state: {state}"""
+
+
+def _request(options: argparse.Namespace) -> Any:
+    from torch_estimator.jobs.request import Request
+
+    given = vars(options)
+    request = Request(
+        module_name=options.module_name,
+        arguments=options.arguments or None,
+        job_dir=options.job_dir,
+        scale_tier=options.scale_tier,
+        worker_count=options.worker_count,
+        parameter_server_count=options.parameter_server_count,
+        evaluator_count=options.evaluator_count,
+        labels=_pairs(options.labels, "--labels") if options.labels else {},
+        useless=[f"--{name}" for name in (*_USELESS, *_USELESS_FLAGS) if given[name.replace("-", "_")]],
+    )
+    for role, type in _TYPES.items():
+        name = role.replace("-", "_")
+        if (machine := given[f"{name}_machine_type"]) is not None:
+            request.types[type] = machine
+        if (accelerator := given[f"{name}_accelerator"]) is not None:
+            count = _pairs(accelerator, f"--{role}-accelerator").get("count", "1")
+            if not count.isdecimal():
+                raise InvalidValueError(f"the count of --{role}-accelerator must be a whole number, but got {count!r}.")
+            request.gpus[type] = int(count)
+    return request
+
+
+def _pairs(text: str, option: str) -> dict[str, str]:
+    pairs = [one.partition("=") for one in text.split(",")]
+    if not all(key and sign for key, sign, _ in pairs):
+        raise InvalidValueError(f"{option} must be KEY=VALUE,…, but got {text!r}.")
+    return {key: value for key, _, value in pairs}
+
+
+def run_list(options: argparse.Namespace) -> None:
+    """List the jobs."""
+    from torch_estimator.jobs.directory import JobDirectory, jobs_directory, names
+
+    where = jobs_directory(options.jobs)
+    found = []
+    for name in names(where):
+        job = JobDirectory(where, name)
+        try:
+            found.append((job.spec(), job.status()))
+        except InvalidValueError as error:
+            print(f"estimator: {printable(str(error))}", file=sys.stderr)
+    found.sort(key=lambda one: -one[0].created)
+    if options.format == "json":
+        print(
+            json.dumps(
+                [{"jobId": spec.name, "state": status.state, "createTime": spec.created} for spec, status in found]
+            )
+        )
+        return
+    if not found:
+        print(f"There are no jobs in {where}.", file=sys.stderr)
+        return
+    rows = [[spec.name, status.state, time_text(spec.created), spec.target, spec.tier] for spec, status in found]
+    print(printable(aligned([["JOB_ID", "STATUS", "CREATED", "TARGET", "TIER"], *rows])))
+
+
+def run_describe(options: argparse.Namespace) -> None:
+    """Print a job."""
+    job = _job(options)
+    spec, status, events = job.spec(), job.status(), job.events()
+    roles: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event.role:
+            role = roles.setdefault(event.role, {"restarts": 0})
+            role["restarts"] += event.kind == "restarted"
+            if event.kind == "exited":
+                role.update(state="exited", status=event.status, reason=event.reason)
+            else:
+                role.update(state="running", pid=event.pid, status=None, reason="")
+    extra = {
+        "state": status.state,
+        "reason": status.reason,
+        "since": status.since,
+        "directory": job.url,
+        "roles": roles,
+    }
+    _print_spec(spec, options.format, extra)
+
+
+def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
+    content = {"jobId": spec.name, **extra, "trainingInput": dataclasses.asdict(spec)}
+    if form == "json":
+        print(json.dumps(content, indent=2))
+        return
+    import yaml
+
+    for part in (content, content["trainingInput"]):
+        for key in ("created", "since"):
+            if part.get(key):
+                part[key] = time_text(part[key])
+    shown = {key: value for key, value in content["trainingInput"].items() if value not in ("", None, {}, [], 0)}
+    content["trainingInput"] = shown
+    content = {key: value for key, value in content.items() if value not in ("", None, {})}
+    print(printable(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).rstrip()))
+
+
+def run_cancel(options: argparse.Namespace) -> None:
+    """Ask a job to end."""
+    from torch_estimator.jobs.submission import cancel
+
+    cancel(_job(options))
+    print(f"Cancelled {options.job}.")
+
+
+def run_resume(options: argparse.Namespace) -> None:
+    """Start a job again."""
+    from torch_estimator.jobs.submission import resubmit
+
+    job = _job(options)
+    resubmit(job, options.arguments or None)
+    print(f"Job [{options.job}] was started again.\nstate: {job.status().state}")
+
+
+def run_stream(options: argparse.Namespace) -> int:
+    """Print the lines of a job until it ends."""
+    job = _job(options)
+    job.spec()
+    return _follow(job, options, options.task_name)
+
+
+def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) -> int:
+    from torch_estimator.jobs.directory import FINAL
+    from torch_estimator.jobs.logs import LogReader
+
+    if not options.polling_interval > 0:
+        raise InvalidValueError(f"--polling-interval must be more than 0, but got {options.polling_interval}.")
+    reader = LogReader(job.logs, role)
+    if role is not None:
+        # gcloud calls them worker-replica-0 and master-replica-0.
+        reader.role = role.replace("-replica", "").replace("master-", "chief-")
+    before = ""
+    while True:
+        status = job.status()
+        for line in reader.read():
+            prefix = f"{line.time} [{line.role}] "
+            is_further = options.allow_multiline_logs and line.role == before
+            print(printable(f"{' ' * len(prefix) if is_further else prefix}{line.text}"))
+            before = line.role
+        sys.stdout.flush()
+        if status.state in FINAL:
+            break
+        time.sleep(options.polling_interval)
+    if role is not None and reader.role not in reader.roles():
+        raise InvalidValueError(f"job {job.name} has no role {role}; it has {', '.join(reader.roles())}.")
+    print(f"Job {job.name} {status.state}{f': {status.reason}' if status.reason else '.'}", file=sys.stderr)
+    return status.state != "SUCCEEDED"

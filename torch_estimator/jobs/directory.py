@@ -1,0 +1,280 @@
+"""A job as a directory: what was asked for, what happened, and what its processes printed.
+
+    JOBS/NAME/job.json              what was asked for, a `JobSpec`
+    JOBS/NAME/events/00000001.json  what happened, a small file for each `JobEvent`, as object stores cannot append
+    JOBS/NAME/logs/worker-0.log     lines of a role, each after its time; see `torch_estimator.jobs.logs`
+    JOBS/NAME/package/              copy of the package, which each start runs
+    JOBS/NAME/key                   secret of the parameter servers
+
+Nobody else keeps anything of a job, so that a copy of its directory is complete, and a reader needs no server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch_estimator import files
+from torch_estimator.cluster.task import CHIEF, Task
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.runs.locks import Holder
+from torch_estimator.runs.state_file import StateFile, encoded
+
+State = Literal["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
+
+FINAL: tuple[State, ...] = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+ENVIRONMENT = "TORCH_ESTIMATOR_JOBS"
+"""Environment variable that names the directory of all jobs."""
+
+JOB_FILE = "job.json"
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
+_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a role needs; 0 and "" leave it to the target. `memory` is a text such as ``14Gi``."""
+
+    cpus: int = 0
+    memory: str = ""
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What was asked for when a job was submitted, the content of ``job.json``.
+
+    `machines` has a machine for each type of task that asks for one. `folder` is the directory in which the command ran
+    and in which the program runs, and `job_dir` is passed to the program as ``--job-dir``. The values of the arguments
+    that `secret_arguments` names are not in `arguments`. The other times are in seconds; 0 means no limit.
+    """
+
+    name: str
+    created: float
+    target: str
+    module_name: str
+    folder: str
+    arguments: list[str] = field(default_factory=list)
+    job_dir: str | None = None
+    package: str = ""
+    package_sha256: str = ""
+    tier: str = "BASIC"
+    is_cluster: bool = False
+    worker_count: int = 0
+    parameter_server_count: int = 0
+    evaluator: bool = False
+    machines: dict[str, Machine] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    secret_arguments: list[str] = field(default_factory=list)
+    interpreter: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    max_restarts: int = 3
+    finish_secs: float = 600.0
+    stop_secs: float = 10.0
+    max_running_secs: float = 0.0
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """Something that happened to a job, at a `time` in seconds since 1970, after which it was in a `state`.
+
+    The state is None where the event does not change it. `role` names the task, such as ``worker-0``. For ``launched``,
+    `pid`, `host` and `place` say where the launcher runs; see `Holder`.
+    """
+
+    kind: Literal[
+        "submitted", "launched", "started", "restarted", "exited", "ending", "cancelling", "requeued", "ended"
+    ]
+    time: float
+    state: State | None = None
+    role: str = ""
+    pid: int | None = None
+    status: int | None = None
+    reason: str = ""
+    host: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """State of a job, the reason for it in a sentence, and the time since when it has had it."""
+
+    state: State
+    reason: str
+    since: float
+
+
+class JobDirectory:
+    """The directory of one job in the directory or URL of all jobs."""
+
+    def __init__(self, jobs: str, name: str) -> None:
+        self.jobs = jobs
+        self.name = name
+        self.url = files.join(jobs, name)
+        self._spec_file = StateFile(
+            files.join(self.url, JOB_FILE), JobSpec, error=InvalidValueError, cure="restore it from a copy"
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the directory is on a local path."""
+        return files.is_local(self.url)
+
+    @property
+    def logs(self) -> str:
+        """Directory of the logs."""
+        return files.join(self.url, "logs")
+
+    @property
+    def package(self) -> str:
+        """Directory of the copied package, from which Python imports it."""
+        return files.join(self.url, "package")
+
+    @property
+    def key(self) -> str:
+        """File with the secret of the parameter servers."""
+        return files.join(self.url, "key")
+
+    @property
+    def _events(self) -> str:
+        return files.join(self.url, "events")
+
+    def spec(self) -> JobSpec:
+        """Return what was asked for, or raise an InvalidValueError if there is no such job."""
+        spec = self._spec_file.read()
+        if spec is None:
+            there = ", ".join(names(self.jobs)[:10])
+            raise InvalidValueError(
+                f"there is no job {self.name} in {self.jobs}, but {there or 'none at all'}; --jobs or {ENVIRONMENT} "
+                "names another directory."
+            )
+        return spec
+
+    def create(self) -> None:
+        """Make the directory of a new job, or refuse a name that is taken or not allowed."""
+        if not _NAME.fullmatch(self.name):
+            raise InvalidValueError(
+                "the name of a job must be a letter and then letters, digits, _ or -, at most 128 in all, but got "
+                f"{self.name!r}."
+            )
+        if files.exists(self.url):
+            raise InvalidValueError(f"there is a job {self.name} in {self.jobs} already; choose another name.")
+        files.makedirs(self.logs)
+        files.makedirs(self._events)
+        if self.is_local:
+            os.chmod(self.url, 0o700)
+
+    def write(self, spec: JobSpec) -> None:
+        """Write ``job.json``, which only the user can read."""
+        with private_files(self.url):
+            self._spec_file.write(spec)
+
+    def add(self, kind: Any, state: State | None = None, **details: Any) -> None:
+        """Add an event. Launcher and commands may do so at the same time."""
+        event = JobEvent(kind=kind, time=time.time(), state=state, **details)
+        number = max(self._numbers(), default=0) + 1
+        while not files.create(files.join(self._events, f"{number:0{_DIGITS}}.json"), encoded(event)):
+            number += 1
+
+    def events(self) -> list[JobEvent]:
+        """Return all events, the oldest first."""
+        return list(reversed(list(self._events_backwards())))
+
+    def status(self) -> Status:
+        """Return the state of the job. If its launcher was killed, nobody else says that the job has ended."""
+        launched: JobEvent | None = None
+        found: JobEvent | None = None
+        for event in self._events_backwards():
+            if found is None and event.state is not None:
+                found = event
+            if event.kind == "launched":
+                launched = event
+            if found is not None and (found.state in FINAL or launched is not None):
+                break
+        if found is None or found.state is None:
+            return Status("QUEUED", "it is being submitted.", 0.0)
+        if found.state in FINAL or launched is None or not is_gone(launched):
+            return Status(found.state, found.reason, found.time)
+        if found.state == "CANCELLING":
+            return Status("CANCELLED", found.reason, found.time)
+        reason = (
+            f"its launcher (process {launched.pid} on {launched.host}) was killed; jobs resume {self.name} goes on."
+        )
+        return Status("FAILED", reason, found.time)
+
+    def launched(self) -> JobEvent | None:
+        """Return the last start of the launcher; None if it has not started."""
+        return next((event for event in self._events_backwards() if event.kind == "launched"), None)
+
+    def _events_backwards(self) -> Iterator[JobEvent]:
+        for number in sorted(self._numbers(), reverse=True):
+            path = files.join(self._events, f"{number:0{_DIGITS}}.json")
+            event = StateFile(path, JobEvent, error=InvalidValueError).read()
+            if event is not None:
+                yield event
+
+    def _numbers(self) -> list[int]:
+        stems = (name.removesuffix(".json") for name in files.listdir(self._events))
+        return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
+
+
+def names(jobs: str) -> list[str]:
+    """Return the names of the jobs in a directory, sorted."""
+    return sorted(name for one in files.listdir(jobs) if _NAME.fullmatch(name := one.strip("/")))
+
+
+def is_gone(launched: JobEvent) -> bool:
+    """Return whether the launcher has certainly ended: its process, or the system that it ran on."""
+    here = Holder.this_process()
+    if launched.pid is None or launched.place is None or here.place is None or launched.host != here.host:
+        return False
+    kernel, _, namespace = launched.place.partition(" ")
+    kernel_here, _, namespace_here = here.place.partition(" ")
+    if kernel != kernel_here:
+        return True
+    return namespace == namespace_here and not _runs(launched.pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = files.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    # A process that has ended stays a zombie until its parent asks for its status.
+    return state not in "ZX"
+
+
+@contextlib.contextmanager
+def private_files(url: str) -> Iterator[None]:
+    """Let only the user read the local files that the body makes. The umask is that of the whole process."""
+    if not files.is_local(url):
+        yield
+        return
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def role_of(task: Task) -> str:
+    """Return how logs and events name a task; the only one of a job without a cluster is its chief.
+
+    >>> role_of(Task(type="worker", id=1, cluster={"worker": ("a:1", "b:1")})), role_of(Task())
+    ('worker-1', 'chief-0')
+    """
+    return f"{task.type if task.is_of_cluster else CHIEF}-{task.id}"
+
+
+def jobs_directory(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the directory or URL of all jobs: the given one, else that of the environment, else ``jobs``."""
+    url = files.as_url(given or environ.get(ENVIRONMENT) or "jobs")
+    return os.path.abspath(url) if files.is_local(url) else url

@@ -1,0 +1,194 @@
+"""The launcher of a job: runs all roles, writes the job's events and logs, and says how it ended.
+
+``python -m torch_estimator.jobs.launcher JOBS/NAME`` is started by a target (`torch_estimator.jobs.targets`), where the
+job runs. The rules for restarts are those of `torch_estimator.launch.job.Job`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch_estimator import files
+from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
+from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
+from torch_estimator.jobs.logs import RoleLogs
+from torch_estimator.jobs.package import local_package
+from torch_estimator.jobs.request import with_secrets
+from torch_estimator.jobs.targets import KINDS, tasks_of
+from torch_estimator.launch.job import Event, Job, Limits, describe_status
+from torch_estimator.launch.layout import Program
+
+SECRETS = "TORCH_ESTIMATOR_SECRET_ARGUMENTS"
+"""Environment variable with the values of secret arguments as JSON. Only the launcher gets it."""
+
+
+class _Ended(BaseException):
+    """The launcher got SIGTERM before it started a role."""
+
+
+def run(job: JobDirectory) -> int:
+    """Run a job to its end; return its exit status."""
+    spec = job.spec()
+    secrets = json.loads(os.environ.pop(SECRETS, "[]"))
+    status, reason = 1, ""
+    try:
+        with _ended_by_sigterm():
+            status, reason = _run(job, spec, secrets)
+    except _Ended:
+        status, reason = RESTART_ME, "it was ended before a role had started."
+    except UserError as error:
+        status, reason = error.exit_status, str(error)
+    except BaseException as error:
+        reason = f"its launcher failed: {type(error).__name__}: {error}"
+        raise
+    finally:
+        job.add("ended", _final_state(job, status), status=status, reason=reason)
+    return status
+
+
+def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str]:
+    with contextlib.ExitStack() as stack:
+        package = stack.enter_context(local_package(job))
+        job_dir = () if spec.job_dir is None else ("--job-dir", spec.job_dir)
+        program = Program(
+            module_name=spec.module_name,
+            package_path=str(package / spec.package),
+            arguments=(*with_secrets(spec.arguments, spec.secret_arguments, secrets), *job_dir),
+            interpreter=spec.interpreter,
+        )
+        stack.enter_context(_key(job, spec))
+        addresses, start = stack.enter_context(KINDS[spec.settings["kind"]].start(spec, program))
+        tasks = tasks_of(spec, addresses)
+        logs = RoleLogs(job.logs, tasks)
+        stack.callback(logs.close)
+        observer = _Observer(job, spec, logs)
+        limits = Limits(max_restarts=spec.max_restarts, finish_secs=spec.finish_secs, stop_secs=spec.stop_secs)
+        if spec.evaluator and spec.tier != "BASIC":
+            logs.write(
+                None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
+            )
+        stack.enter_context(_ended_after(spec.max_running_secs, observer))
+        status = Job(start, tasks, limits, lines=logs, observe=observer).run()
+    return status, "" if status == 0 else observer.reason
+
+
+class _Observer:
+    """Turns what happens to the roles into events of the job."""
+
+    def __init__(self, job: JobDirectory, spec: JobSpec, logs: RoleLogs) -> None:
+        self.reason = ""
+        self._job, self._spec, self._logs = job, spec, logs
+        self._started: set[str] = set()
+        self._said = ""
+
+    def __call__(self, event: Event) -> None:
+        role = "" if event.task is None else role_of(event.task)
+        try:
+            if event.kind == "started":
+                kind = "restarted" if role in self._started else "started"
+                self._started.add(role)
+                self._job.add(kind, "RUNNING", role=role, pid=event.pid)
+            elif event.kind == "exited":
+                said = self._logs.last_error.get(role, "") if event.status else ""
+                if said:
+                    self._said = f"{role} said: {said}"
+                self._job.add("exited", role=role, pid=event.pid, status=event.status, reason=said)
+                if event.status:
+                    self.reason = self.reason or f"{role} {describe_status(event.status)}."
+            else:
+                self.reason = " ".join(filter(None, [_sentence(event.reason), self._said]))
+                self._job.add("ending", status=event.status, reason=self.reason)
+        except OSError as error:
+            # A store that does not answer is no reason to end a training.
+            problem = f"an event of the job could not be written: {files.reason(error)}."
+            self._logs.write(None, problem.encode(), True)
+
+    def time_is_over(self) -> None:
+        """Say why the job ends."""
+        self._said = f"it has run for its scheduling.maxRunningTime of {self._spec.max_running_secs:g} s."
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _final_state(job: JobDirectory, status: int) -> State:
+    for event in reversed(job.events()):
+        if event.kind == "cancelling":
+            return "CANCELLED"
+        if event.kind == "launched":
+            break
+    return "FAILED" if status else "SUCCEEDED"
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Raise `_Ended` for a SIGTERM during the body. While roles run, the job handles the signal."""
+
+    def end(number: int, frame: object) -> None:
+        raise _Ended
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _ended_after(secs: float, observer: _Observer) -> Iterator[None]:
+    """Have the job end after a time, as for a SIGTERM; 0 is no limit."""
+
+    def end() -> None:
+        observer.time_is_over()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    timer = threading.Timer(secs, end)
+    timer.daemon = True
+    if secs:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _key(job: JobDirectory, spec: JobSpec) -> Iterator[None]:
+    """Give the roles a key for parameter servers of this job alone, unless the user has set one."""
+    from torch_estimator.parameter_server.encryption import KEY_FILE, make_key_file
+
+    if not spec.parameter_server_count or KEY_FILE in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(files.as_url(job.key)) if job.is_local else Path(folder) / "key"
+        if not path.exists():
+            make_key_file(str(path))
+        os.environ[KEY_FILE] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[KEY_FILE]
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job in the directory that the command line names."""
+    if len(arguments) != 1:
+        raise InvalidValueError(f"the launcher takes the directory of a job, but got {arguments}.")
+    # The process that starts the launcher may have an event to write first; it then closes the pipe.
+    sys.stdin.read()
+    url = files.as_url(arguments[0])
+    return run(JobDirectory(files.parent(url), files.basename(url)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

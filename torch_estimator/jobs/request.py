@@ -1,0 +1,306 @@
+"""What a user asks for: the options of ``jobs submit training`` and gcloud's configuration, as a `JobSpec`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import JobSpec, Machine
+from torch_estimator.jobs.table import CUSTOM, Table, tier_name
+
+# As gcloud's YAML calls the roles.
+_YAML_ROLES = {"master": CHIEF, "worker": WORKER, "parameterServer": PARAMETER_SERVER, "evaluator": EVALUATOR}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """What a command line or a configuration asks for; None where it says nothing.
+
+    `types` has the machine type of a type of task, `gpus` its number of GPUs, and `useless` the names of what has no
+    meaning here.
+    """
+
+    module_name: str | None = None
+    arguments: list[str] | None = None
+    job_dir: str | None = None
+    scale_tier: str | None = None
+    worker_count: int | None = None
+    parameter_server_count: int | None = None
+    evaluator_count: int | None = None
+    types: dict[str, str] = field(default_factory=dict)
+    gpus: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    max_running_secs: float | None = None
+    useless: list[str] = field(default_factory=list)
+
+    def over(self, other: Request) -> Request:
+        """Return this request with what it leaves open taken from another one."""
+        merged: dict[str, Any] = {}
+        for one in fields(self):
+            mine, others = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(mine, dict):
+                merged[one.name] = {**others, **mine}
+            elif one.name == "useless":
+                merged[one.name] = [*mine, *others]
+            else:
+                merged[one.name] = others if mine is None else mine
+        return Request(**merged)
+
+
+def spec_of(request: Request, table: Table, name: str, target: str) -> JobSpec:
+    """Return the specification of a new job, without its package; refuse what contradicts itself."""
+    if request.module_name is None:
+        raise InvalidValueError("no program is given; name its module with --module-name, such as trainer.task.")
+    counts = [request.worker_count, request.parameter_server_count, request.evaluator_count]
+    given = [one for one in counts if one is not None]
+    tier = tier_name(request.scale_tier or (CUSTOM if any(given) else "BASIC"))
+    evaluator: bool | None
+    if tier == CUSTOM:
+        workers, servers = request.worker_count or 0, request.parameter_server_count or 0
+        evaluator = None if request.evaluator_count is None else request.evaluator_count > 0
+        machines: dict[str, str] = {}
+    elif given:
+        raise InvalidValueError(
+            f"numbers of workers, parameter servers and evaluators go with --scale-tier CUSTOM only, but the tier is "
+            f"{tier}."
+        )
+    else:
+        found = table.tier(tier)
+        workers, servers, evaluator = found.worker_count, found.parameter_server_count, found.evaluator
+        machines = dict(found.machines)
+    for one, count in (("worker", workers), ("parameter server", servers), ("evaluator", request.evaluator_count or 0)):
+        if count < 0 or (one == "evaluator" and count > 1):
+            most = "0 or 1" if one == "evaluator" else "0 or more"
+            raise InvalidValueError(f"the number of {one}s must be {most}, but got {count}.")
+    is_cluster = bool(workers or servers or evaluator)
+    where = table.target(target)
+    return JobSpec(
+        name=name,
+        created=time.time(),
+        target=target,
+        module_name=request.module_name,
+        folder=os.getcwd(),
+        arguments=list(request.arguments or ()),
+        job_dir=request.job_dir,
+        tier=tier,
+        is_cluster=is_cluster,
+        worker_count=workers,
+        parameter_server_count=servers,
+        evaluator=is_cluster if evaluator is None else evaluator,
+        machines=_machines(request, table, machines),
+        labels=request.labels,
+        secret_arguments=list(table.secret_arguments),
+        interpreter=where.interpreter or sys.executable,
+        settings={"kind": where.kind, **where.settings},
+        max_running_secs=request.max_running_secs or 0.0,
+    )
+
+
+def _machines(request: Request, table: Table, of_tier: Mapping[str, str]) -> dict[str, Machine]:
+    names = {**of_tier, **request.types}
+    machines = {role: table.machine(name) for role, name in names.items()}
+    for role, count in request.gpus.items():
+        machines[role] = replace(machines.get(role, Machine()), gpus=count)
+    return machines
+
+
+def without_secrets(arguments: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the values of secret arguments out of arguments; return the arguments with holes, and the values.
+
+    >>> without_secrets(["--token", "x", "--steps", "5", "--key=y"], ["--token", "--key"])
+    (['--token', '', '--steps', '5', '--key='], ['x', 'y'])
+    """
+    kept, values = [], []
+    is_value = False
+    for one in arguments:
+        name, sign, value = one.partition("=")
+        if is_value:
+            values.append(one)
+            kept.append("")
+        elif name in names and sign:
+            values.append(value)
+            kept.append(f"{name}=")
+        else:
+            kept.append(one)
+        is_value = not is_value and one in names
+    return kept, values
+
+
+def with_secrets(arguments: Sequence[str], names: Sequence[str], values: Sequence[str]) -> list[str]:
+    """Put the values of secret arguments back.
+
+    >>> with_secrets(["--token", "", "--steps", "5", "--key="], ["--token", "--key"], ["x", "y"])
+    ['--token', 'x', '--steps', '5', '--key=y']
+    """
+    left = list(values)
+    filled, is_value = [], False
+    for one in arguments:
+        if is_value or (one.endswith("=") and one[:-1] in names):
+            if not left:
+                raise InvalidValueError(
+                    f"the values of {', '.join(names)} are secret and were not kept; give all arguments again after --."
+                )
+            filled.append(one + left.pop(0))
+        else:
+            filled.append(one)
+        is_value = not is_value and one in names
+    return filled
+
+
+def request_of_file(path: str) -> Request:
+    """Return what gcloud's YAML asks for: ``trainingInput``, and ``labels``."""
+    import yaml
+
+    try:
+        text = files.read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {files.reason(error)}.") from error
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        reader = _Reader(path, loader)
+        request = Request()
+        for key, node in reader.items(root, "the file") if root is not None else ():
+            if key == "trainingInput":
+                reader.read(request, node, key, _TRAINING_INPUT)
+            elif key == "labels":
+                request.labels = {str(name): str(value) for name, value in reader.value(node, dict, key).items()}
+            elif key not in ("jobId", "predictionInput"):
+                reader.refuse(node, f"unknown key {key!r}; there are trainingInput and labels")
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}, line {mark.line + 1}" if mark is not None else path
+        raise InvalidValueError(f"{place} is not YAML: {getattr(error, 'problem', None) or error}.") from error
+    return request
+
+
+class _Reader:
+    """Reads the nodes of a YAML file, and names the line of what it refuses."""
+
+    def __init__(self, path: str, loader: Any) -> None:
+        self._path, self._loader = path, loader
+
+    def refuse(self, node: Any, problem: str) -> None:
+        raise InvalidValueError(f"{self._path}, line {node.start_mark.line + 1}: {problem}.")
+
+    def items(self, node: Any, name: str) -> list[tuple[str, Any]]:
+        if node.id != "mapping":
+            self.refuse(node, f"{name} must have keys, such as scaleTier")
+        keys = [str(self._loader.construct_object(key)) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                self.refuse(node.value[index][0], f"{key!r} is there twice")
+        return list(zip(keys, (value for _, value in node.value), strict=True))
+
+    def value(self, node: Any, kind: type[Any], key: str) -> Any:
+        value = self._loader.construct_object(node, deep=True)
+        if kind is int and isinstance(value, str) and value.isdecimal():
+            # Google's API has 64-bit integers as strings.
+            value = int(value)
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+            self.refuse(node, f"{key} must be {_KINDS[kind]}, but got {value!r}")
+        return value
+
+    def read(self, request: Request, node: Any, name: str, known: Mapping[str, Any]) -> None:
+        for key, value in self.items(node, name):
+            if key not in known:
+                self.refuse(value, f"unknown key {key!r} in {name}; there are {', '.join(known)}")
+            take = known[key]
+            if take is None:
+                request.useless.append(key)
+            else:
+                take(self, request, value, key)
+
+
+_KINDS = {str: "a text", int: "a whole number", dict: "a mapping", list: "a list"}
+
+Take = Callable[[_Reader, Request, Any, str], None]
+
+
+def _take(attribute: str, kind: type[Any]) -> Take:
+    def take(reader: _Reader, request: Request, node: Any, key: str) -> None:
+        setattr(request, attribute, reader.value(node, kind, key))
+
+    return take
+
+
+def _take_type(role: str) -> Take:
+    def take(reader: _Reader, request: Request, node: Any, key: str) -> None:
+        request.types[role] = reader.value(node, str, key)
+
+    return take
+
+
+def _take_config(role: str) -> Take:
+    def count(reader: _Reader, request: Request, node: Any, key: str) -> None:
+        request.gpus[role] = reader.value(node, int, key)
+
+    def accelerators(reader: _Reader, request: Request, node: Any, key: str) -> None:
+        reader.read(request, node, key, {"count": count, "type": None})
+
+    def take(reader: _Reader, request: Request, node: Any, key: str) -> None:
+        others = dict.fromkeys(("imageUri", "containerCommand", "containerArgs", "diskConfig", "tpuTfVersion"))
+        reader.read(request, node, key, {"acceleratorConfig": accelerators, **others})
+
+    return take
+
+
+def _take_arguments(reader: _Reader, request: Request, node: Any, key: str) -> None:
+    values = reader.value(node, list, key)
+    # YAML reads `- --steps` as a text, and `- 5` as a number.
+    request.arguments = [reader.value(each, str, key) if each.id != "scalar" else each.value for each in node.value]
+    assert len(values) == len(request.arguments)
+
+
+def _take_running_time(reader: _Reader, request: Request, node: Any, key: str) -> None:
+    text = reader.value(node, str, key)
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        reader.refuse(node, f"{key} must be a number of seconds such as 7200s, but got {text!r}")
+    else:
+        request.max_running_secs = float(match[1])
+
+
+def _take_scheduling(reader: _Reader, request: Request, node: Any, key: str) -> None:
+    others = dict.fromkeys(("maxWaitTime", "priority"))
+    reader.read(request, node, key, {"maxRunningTime": _take_running_time, **others})
+
+
+def _refuse_tuning(reader: _Reader, request: Request, node: Any, key: str) -> None:
+    reader.refuse(node, f"{key} asks for a study of several trainings, which jobs submit does not run yet")
+
+
+_TRAINING_INPUT: dict[str, Take | None] = {
+    "scaleTier": _take("scale_tier", str),
+    **{f"{name}Type": _take_type(role) for name, role in _YAML_ROLES.items()},
+    **{f"{name}Config": _take_config(role) for name, role in _YAML_ROLES.items()},
+    "workerCount": _take("worker_count", int),
+    "parameterServerCount": _take("parameter_server_count", int),
+    "evaluatorCount": _take("evaluator_count", int),
+    "args": _take_arguments,
+    "jobDir": _take("job_dir", str),
+    "pythonModule": _take("module_name", str),
+    "scheduling": _take_scheduling,
+    "hyperparameters": _refuse_tuning,
+    **dict.fromkeys(
+        (
+            "packageUris",
+            "region",
+            "runtimeVersion",
+            "pythonVersion",
+            "useChiefInTfConfig",
+            "encryptionConfig",
+            "network",
+        )
+    ),
+    **dict.fromkeys(("serviceAccount", "enableWebAccess")),
+}

@@ -1,0 +1,88 @@
+"""What the commands do with a job: submit it, cancel it, and start it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import FINAL, JobDirectory, JobSpec
+from torch_estimator.jobs.launcher import SECRETS
+from torch_estimator.jobs.package import copy_package, find_package
+from torch_estimator.jobs.request import with_secrets, without_secrets
+from torch_estimator.jobs.targets import KINDS
+from torch_estimator.launch.layout import Program
+
+
+def submit(
+    job: JobDirectory, spec: JobSpec, package_path: str | None, secrets: Sequence[str], *, is_dry: bool = False
+) -> tuple[JobSpec, str]:
+    """Make the directory of a job and start it; return its complete specification, and what was run.
+
+    A dry run makes nothing. Raise a UserError for a mistake, before anything has been made.
+    """
+    target = KINDS[spec.settings["kind"]]
+    package = find_package(spec.module_name, package_path)
+    # This refuses a module that is not there.
+    Program(module_name=spec.module_name, package_path=str(package) if package.is_dir() else None)
+    target.check(spec)
+    spec = dataclasses.replace(spec, package=package.name)
+    plan = target.plan(spec, job.url)
+    if is_dry:
+        return spec, plan
+    try:
+        job.create()
+    except OSError as error:
+        raise InvalidValueError(f"{job.url} cannot be made: {files.reason(error)}; give another --jobs.") from error
+    try:
+        spec = dataclasses.replace(spec, package_sha256=copy_package(package, job))
+        job.write(spec)
+        job.add("submitted", "QUEUED")
+        _start(job, spec, secrets)
+    except BaseException:
+        # Nobody would end what never began, and its name would be taken.
+        files.remove_tree(job.url)
+        raise
+    return spec, plan
+
+
+def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
+    """Start a job again that failed or was cancelled, with its own package; all arguments where some are secret."""
+    spec, state = job.spec(), job.status().state
+    if state == "SUCCEEDED":
+        raise InvalidValueError(f"job {job.name} SUCCEEDED, so that nothing is left to do; submit another one.")
+    if state not in FINAL:
+        raise InvalidValueError(f"job {job.name} is {state}; cancel it first, or wait for its end.")
+    secrets: list[str] = []
+    if arguments is not None:
+        kept, secrets = without_secrets(arguments, spec.secret_arguments)
+        if kept != spec.arguments:
+            raise InvalidValueError(
+                f"job {job.name} goes on with the arguments that it was submitted with, {' '.join(spec.arguments)}; "
+                "submit a new job for others."
+            )
+    with_secrets(spec.arguments, spec.secret_arguments, secrets)
+    KINDS[spec.settings["kind"]].check(spec)
+    if not os.path.isdir(spec.folder):
+        raise InvalidValueError(f"job {job.name} ran in {spec.folder}, which is not there any more; make it again.")
+    job.add("requeued", "QUEUED")
+    _start(job, spec, secrets)
+
+
+def cancel(job: JobDirectory) -> None:
+    """Ask the launcher of a job to end it."""
+    spec, state = job.spec(), job.status().state
+    if state in FINAL:
+        raise InvalidValueError(f"job {job.name} has ended already: it is {state}.")
+    launched = job.launched()
+    if launched is not None:
+        job.add("cancelling", "CANCELLING", reason="it was cancelled.")
+        KINDS[spec.settings["kind"]].cancel(job, launched)
+
+
+def _start(job: JobDirectory, spec: JobSpec, secrets: Sequence[str]) -> None:
+    environ = {**os.environ, **({SECRETS: json.dumps(list(secrets))} if secrets else {})}
+    KINDS[spec.settings["kind"]].submit(job, spec, environ)

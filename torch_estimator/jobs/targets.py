@@ -1,0 +1,148 @@
+"""Targets: the kinds of places in which jobs run. Each submits a launcher, and gives the launcher its machines."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from torch_estimator import files
+from torch_estimator.cluster.task import Task
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, is_gone, role_of
+from torch_estimator.jobs.gpus import VISIBLE, Gpus, gpus_here
+from torch_estimator.launch.layout import Layout, Program, free_ports
+from torch_estimator.launch.lines import WriteLine
+from torch_estimator.launch.process import LocalProcess, RunningProcess, Start
+from torch_estimator.runs.locks import Holder
+
+LAUNCHER_MODULE = "torch_estimator.jobs.launcher"
+
+
+class Target(Protocol):
+    """A kind of place. The command that submits a job calls `check` and `submit`; its launcher calls `start`."""
+
+    SETTINGS: tuple[str, ...]
+    """Keys that a target of this kind may have in ``estimator.toml``."""
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise a UserError if the job cannot run here; nothing has been made yet."""
+
+    def submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> None:
+        """Start the launcher, which gets a complete environment, and return."""
+
+    def plan(self, spec: JobSpec, url: str) -> str:
+        """Return what `submit` would run, for people."""
+
+    def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
+        """Ask the launcher to end the job."""
+
+    def start(self, spec: JobSpec, program: Program) -> contextlib.AbstractContextManager[tuple[list[str], Start]]:
+        """In the launcher, wait for the machines; give the addresses of the roles that have one, and their `Start`."""
+
+
+class Local:
+    """This machine: the launcher is a process of its own session, which survives the terminal."""
+
+    SETTINGS: tuple[str, ...] = ()
+
+    def check(self, spec: JobSpec) -> None:
+        wanted, here = sum(_gpus_of(spec).values()), len(gpus_here())
+        if wanted > here:
+            raise InvalidValueError(
+                f"the job asks for {wanted} GPUs, and this machine has {here}; choose other machine types, or another "
+                "tier."
+            )
+
+    def submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> None:
+        with contextlib.ExitStack() as stack:
+            # The launcher's own lines go to its log. Here is what Python says if it cannot start.
+            stderr = subprocess.DEVNULL
+            if job.is_local:
+                path = files.join(job.logs, "launcher.stderr")
+                stderr = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                stack.callback(os.close, stderr)
+            process = subprocess.Popen(
+                _command(job.url),
+                cwd=spec.folder,
+                env=dict(environ),
+                stdin=subprocess.PIPE,
+                stdout=stderr,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        holder = Holder.this_process()
+        # From now on, readers see whether the launcher is there. It waits for this event, so that its own come later.
+        job.add("launched", "PREPARING", pid=process.pid, host=holder.host, place=holder.place)
+        assert process.stdin is not None
+        process.stdin.close()
+        # While this process follows the log, nobody else can collect the launcher's exit status.
+        threading.Thread(target=process.wait, daemon=True).start()
+
+    def plan(self, spec: JobSpec, url: str) -> str:
+        return " ".join(_command(url))
+
+    def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
+        here = Holder.this_process()
+        if launched.place != here.place or launched.pid is None:
+            raise InvalidValueError(f"job {job.name} runs on {launched.host}; cancel it there.")
+        with contextlib.suppress(ProcessLookupError):
+            if not is_gone(launched):
+                os.kill(launched.pid, signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def start(self, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:
+        layout = layout_of(spec)
+        wanted = _gpus_of(spec)
+        gpus = Gpus(gpus_here())
+        given = iter(gpus.take(sum(wanted.values())))
+        extra = {role: {VISIBLE: ",".join(next(given) for _ in range(count))} for role, count in wanted.items()}
+        try:
+            ports = free_ports(len(layout.addressed)) if spec.is_cluster else []
+            yield [f"localhost:{port}" for port in ports], functools.partial(_start_here, program, extra)
+        finally:
+            gpus.release()
+
+
+def _start_here(
+    program: Program,
+    extra: Mapping[str, Mapping[str, str]],
+    task: Task,
+    write: WriteLine,
+    on_exit: Callable[[int], None],
+) -> RunningProcess:
+    return LocalProcess(program, task, write, on_exit, extra.get(role_of(task), {}))
+
+
+def layout_of(spec: JobSpec) -> Layout:
+    """Return the tasks of a job that is a cluster."""
+    return Layout(
+        worker_count=spec.worker_count, parameter_server_count=spec.parameter_server_count, evaluator=spec.evaluator
+    )
+
+
+def tasks_of(spec: JobSpec, addresses: Sequence[str]) -> list[Task]:
+    """Return the tasks of a job, given the address of each that has one."""
+    return layout_of(spec).tasks(addresses) if spec.is_cluster else [Task()]
+
+
+def _gpus_of(spec: JobSpec) -> dict[str, int]:
+    """Return the number of GPUs of each role, if any role asks for one."""
+    tasks = tasks_of(spec, ["localhost:1"] * len(layout_of(spec).addressed))
+    types = {role_of(task): role_of(task).rpartition("-")[0] for task in tasks}
+    wanted = {role: spec.machines[type].gpus if type in spec.machines else 0 for role, type in types.items()}
+    return wanted if any(wanted.values()) else {}
+
+
+def _command(url: str) -> list[str]:
+    return [sys.executable, "-P", "-m", LAUNCHER_MODULE, url]
+
+
+KINDS: dict[str, Target] = {"local": Local()}
+"""Target of each kind, by its name in ``estimator.toml``."""
