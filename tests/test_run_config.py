@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import torch_estimator as te
-from tests.jobs import line_model_fn
+from tests.line_jobs import line_model_fn
 
 PLACES = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from tests.jobs import Line, WritingExporter, points, squared_error
+from tests.line_jobs import Line, WritingExporter, points, squared_error
 from torch_estimator.heads import RegressionHead
 
 

@@ -80,7 +80,7 @@ def test_settings_are_checked(arguments: dict[str, Any], error: type[Exception],
 
 
 def test_an_estimator_takes_a_path_or_settings_and_nothing_else(tmp_path: pathlib.Path) -> None:
-    from tests.jobs import line_model_fn
+    from tests.line_jobs import line_model_fn
 
     for accepted in (None, "runs/x", tmp_path, te.WarmStartSettings(tmp_path)):
         te.Estimator(line_model_fn, str(tmp_path / "job"), warm_start_from=accepted)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import line, line_model_fn, points
+from tests.line_jobs import line, line_model_fn, points
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import Checkpoint
 from torch_estimator.checkpoint.variables import named_variables

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, variables
+from tests.line_jobs import assert_same_variables, variables
 from torch_estimator.code_cache import DIGESTS, CodeCache
 from torch_estimator.compile import compilation, compiled_runner, policy
 from torch_estimator.compile.building import DESCRIPTION, STEP_LIBRARY

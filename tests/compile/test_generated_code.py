@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables
+from tests.line_jobs import assert_same_variables
 from torch_estimator.compile import generated_code
 from torch_estimator.compile.building import STEP_LIBRARY
 from torch_estimator.compile.generated_code import GeneratedCode, shorten

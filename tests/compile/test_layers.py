@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import variables
+from tests.line_jobs import variables
 
 
 class Attention(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from torch_estimator.compile import generated_code, precompiled_headers, step_compiler
 from torch_estimator.compile.building import STEP_LIBRARY
 from torch_estimator.compile.environment import machine

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 
 # Owner of the name and the name. The test removes it where PyTorch itself does not need it for steps in Python.
 OF_INDUCTOR = [

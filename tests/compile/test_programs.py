@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import variables
+from tests.line_jobs import variables
 
 REFUSED = "The training step is not compiled, because "
 STEPS = 20

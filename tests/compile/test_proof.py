@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, variables
+from tests.line_jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
 from torch_estimator.code_cache import CodeCache
 from torch_estimator.compile import compiled_runner

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_estimator as te
-from tests.jobs import variables
+from tests.line_jobs import variables
 from torch_estimator.compile.replacements import replacements
 
 # Each function takes 16 times 64 float32 numbers from 0 to 6.3.

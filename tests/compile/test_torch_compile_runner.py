@@ -13,7 +13,7 @@ from torch import nn
 from torch._inductor import compile_fx
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, variables
+from tests.line_jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
 from torch_estimator.compile import runner_choice, torch_compile_runner
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from tests.jobs import (
+from tests.line_jobs import (
     Line,
     assert_same_variables,
     checkpoint_steps,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from torch_estimator.data import Dataset
 from torch_estimator.errors import CheckpointError, InvalidValueError
 

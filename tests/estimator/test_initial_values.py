@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.cluster_jobs import Cluster, Process, ended
-from tests.jobs import assert_same_variables
+from tests.line_jobs import assert_same_variables
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.initial_values import Distribution, truncated_normal, uniform

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torch_estimator as te
 from tests.estimator_wrappers.models import COLUMNS, DEEP, Two, columns, predicted, regressor, rows, two, two_model_fn
-from tests.jobs import assert_same_variables
+from tests.line_jobs import assert_same_variables
 from torch_estimator.export.exported_model import ExportedModel
 
 

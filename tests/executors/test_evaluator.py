@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import torch_estimator as te
-from tests.jobs import WritingExporter, checkpoint_steps, line, points
+from tests.line_jobs import WritingExporter, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.index import hold_checkpoint
 from torch_estimator.cluster.process_start import JOB_BEGAN

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cluster_jobs import Cluster, ended, wait_until
-from tests.jobs import line
+from tests.line_jobs import line
 from torch_estimator.summary.event_reader import read_scalars
 
 PROGRAM = """
 import logging, pathlib, sys, time
 import torch_estimator as te
-from tests.jobs import WritingExporter, line, points
+from tests.line_jobs import WritingExporter, line, points
 
 model_dir, stop_in_export = pathlib.Path(sys.argv[1]), "stop" in sys.argv
 logging.basicConfig(level=logging.INFO)

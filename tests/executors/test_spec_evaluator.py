@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import torch_estimator as te
-from tests.jobs import WritingExporter, line, points
+from tests.line_jobs import WritingExporter, line, points
 from torch_estimator.executors.evaluation import SpecEvaluator
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_jobs import Cluster, Ended, ended, wait_until
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from torch_estimator.summary.event_reader import read_scalars
 
 # Those who train wait after some steps until they are let go on; the evaluator, where it is said, does so once.
 PROGRAM = """
 import logging, pathlib, sys, time
 import torch_estimator as te
-from tests.jobs import WritingExporter, points
+from tests.line_jobs import WritingExporter, points
 from torch_estimator import feature_column as fc
 
 model_dir, where = pathlib.Path(sys.argv[1]), sys.argv[2]

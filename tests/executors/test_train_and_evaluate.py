@@ -17,7 +17,15 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import torch_estimator as te
-from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, line_model_fn, points, variables
+from tests.line_jobs import (
+    WritingExporter,
+    assert_same_variables,
+    checkpoint_steps,
+    line,
+    line_model_fn,
+    points,
+    variables,
+)
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
 from torch_estimator.feature_column.raw_feature import RawFeature

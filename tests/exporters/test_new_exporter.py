@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 
 
 @dataclass(frozen=True, slots=True)

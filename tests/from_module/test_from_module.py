@@ -254,7 +254,7 @@ def test_a_module_with_weights_predicts_and_exports_before_any_training(tmp_path
 
 
 def test_a_model_fn_has_nothing_to_predict_with_before_training(tmp_path: Path) -> None:
-    from tests.jobs import line
+    from tests.line_jobs import line
 
     with pytest.raises(CheckpointError, match="to take the module from; train first"):
         line(tmp_path).trained_module()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.from_module.hand import SETTINGS, assert_same_weights, data, input_fn, train_by_hand
-from tests.jobs import assert_same_variables, variables
+from tests.line_jobs import assert_same_variables, variables
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.train.model import Model
 

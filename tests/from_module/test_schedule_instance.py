@@ -12,7 +12,7 @@ from torch import nn
 import torch_estimator as te
 from tests.from_module.hand import assert_same_weights, batches, data, input_fn
 from tests.from_module.test_same_as_by_hand import estimator, loss
-from tests.jobs import assert_same_variables
+from tests.line_jobs import assert_same_variables
 
 
 def scheduled(module: nn.Module) -> torch.optim.lr_scheduler.LRScheduler:

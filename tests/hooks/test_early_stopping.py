@@ -12,7 +12,7 @@ import pytest
 
 import torch_estimator as te
 from tests.hooks.test_hook import Kill
-from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, points
+from tests.line_jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.runs.training_status import read_status

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 
 
 def bias(context: te.RunContext) -> object:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import torch_estimator as te
-from tests.jobs import WritingExporter, assert_same_variables, line, line_model_fn, points
+from tests.line_jobs import WritingExporter, assert_same_variables, line, line_model_fn, points
 from torch_estimator.hooks import Hook
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, checkpoint_steps, line, points
+from tests.line_jobs import assert_same_variables, checkpoint_steps, line, points
 from tests.summary.test_summary import summarized
 from torch_estimator.summary.event_reader import read_scalars
 
@@ -49,7 +49,7 @@ def test_training_is_bit_for_bit_the_same(tmp_path: Path, settings: dict[str, An
 
 
 def test_a_module_that_model_fn_returns_in_every_mode_stays_in_training(tmp_path: Path) -> None:
-    from tests.jobs import Line, squared_error
+    from tests.line_jobs import Line, squared_error
 
     def job(name: str, *, evaluated: bool) -> te.Estimator:
         import torch

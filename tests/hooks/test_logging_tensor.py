@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from torch_estimator import feature_column as fc
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from tests.jobs import WritingExporter, checkpoint_steps, line, points, variables
+from tests.line_jobs import WritingExporter, checkpoint_steps, line, points, variables
 
 
 def poisoned() -> te.data.Dataset:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, line, points
+from tests.line_jobs import assert_same_variables, line, points
 from torch_estimator import files
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from torch_estimator.summary.event_reader import read_scalars
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from tests.summary.test_summary import read, steps, summarized
 
 

@@ -18,7 +18,7 @@ import torch_estimator as te
 from examples.babyweight import sample as births
 from examples.census import sample as people
 from tests.cluster_jobs import ROOT, Cluster, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 
 RUN = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 IN_STEP = ("--worker-count", "1")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import checkpoint_steps
 from tests.launch.launched import Launched
+from tests.line_jobs import checkpoint_steps
 from tests.strategies.test_synchronous_training import assert_same
 
 PROGRAM = """

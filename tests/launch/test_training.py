@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs import checkpoint_steps
 from tests.launch.launched import Launched
+from tests.line_jobs import checkpoint_steps
 
 PROGRAM = """
 import logging
 import torch_estimator as te
-from tests.jobs import WritingExporter, line, points
+from tests.line_jobs import WritingExporter, line, points
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 start = nth_start()
@@ -51,7 +51,7 @@ def test_a_job_in_step_goes_on_with_a_new_worker_and_its_evaluator_exports_the_e
 AGAIN = """
 import logging
 import torch_estimator as te
-from tests.jobs import WritingExporter, line, points
+from tests.line_jobs import WritingExporter, line, points
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 job_dir = sys.argv[sys.argv.index("--job-dir") + 1]

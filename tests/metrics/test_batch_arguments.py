@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables
+from tests.line_jobs import assert_same_variables
 from torch_estimator import feature_column as fc
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 

@@ -13,7 +13,7 @@ import torchmetrics
 from torch import Tensor
 
 import torch_estimator as te
-from tests.jobs import Line, points, squared_error
+from tests.line_jobs import Line, points, squared_error
 from torch_estimator.metrics.named import NamedMetrics
 
 LABELS = torch.tensor([0.0, 1.0, 2.0, 10.0, -3.0])

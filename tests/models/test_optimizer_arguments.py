@@ -12,7 +12,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables
+from tests.line_jobs import assert_same_variables
 from torch_estimator import feature_column as fc
 
 X = fc.numeric_column("x")

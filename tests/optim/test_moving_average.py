@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import torch_estimator as te
 from tests.compile.test_tracing import Traced
-from tests.jobs import Line, assert_same_variables, points, squared_error, variables
+from tests.line_jobs import Line, assert_same_variables, points, squared_error, variables
 from tests.optim import golden
 from torch_estimator.checkpoint.checkpoint import Checkpoint
 from torch_estimator.checkpoint.imported_slots import with_slots_for

@@ -19,7 +19,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from torch_estimator import files
 from torch_estimator.errors import ModelDirInUseError
 from torch_estimator.runs.lease import NAME, leased
@@ -30,7 +30,7 @@ OBJECT = "memory://test_lease/training.lease"
 TRAINING = """
     import os, sys, time
     import torch_estimator as te
-    from tests.jobs import line, points
+    from tests.line_jobs import line, points
 
     class Pauses(te.Hook):
         def after_step(self, context):

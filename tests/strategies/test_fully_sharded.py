@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cluster_jobs import Cluster, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from tests.strategies.test_synchronous_training import assert_close, assert_same, read_until, variables
 from torch_estimator.train.preemption import RESTART_ME
 

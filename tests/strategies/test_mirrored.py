@@ -13,7 +13,7 @@ import torch
 
 import torch_estimator as te
 from tests.cluster_jobs import Ended, Process, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from tests.strategies.test_synchronous_training import assert_close, assert_same, read_until
 
 PROGRAM = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_jobs import Process, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from tests.strategies.network import ENTER, Network, why_not
 
 # Trains until the file "enough" exists.
@@ -19,7 +19,7 @@ PROGRAM = (
     + """
 import logging, pathlib, sys, time
 import torch_estimator as te
-from tests.jobs import points
+from tests.line_jobs import points
 from torch_estimator import feature_column as fc
 
 model_dir, max_steps, wait = sys.argv[1:]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from tests.strategies.contract import Job, check_strategy
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.run_config import RunConfig

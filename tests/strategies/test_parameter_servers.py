@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.cluster_jobs import Cluster, Ended, Process, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.parameter_server.encryption import KEY_FILE, make_key_file
 from torch_estimator.runs.training_status import read_status

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.cluster_jobs import Cluster, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from tests.strategies.test_parameter_servers import variables, wait_for_checkpoint
 
 PROGRAM = """

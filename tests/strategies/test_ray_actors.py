@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_jobs import ROOT
-from tests.jobs import checkpoint_steps
 from tests.launch.launched import BEGINNING, processes_whose_environ_has, wait_until
+from tests.line_jobs import checkpoint_steps
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is an extra: pip install -c constraints.txt -e '.[ray]'"
@@ -35,7 +35,7 @@ sys.stdin.read()
 TRAINS = """
 import logging
 import torch_estimator as te
-from tests.jobs import WritingExporter, line, points
+from tests.line_jobs import WritingExporter, line, points
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 start = nth_start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cluster_jobs import Process, ended, free_port
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 
 # As in a worker of a TorchTrainer, torch.distributed is initialized before the program begins.
 BEGUN = """

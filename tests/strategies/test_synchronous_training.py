@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cluster_jobs import Cluster, Process, ended
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
 PROGRAM = """

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.cluster_jobs import ROOT, free_port
-from tests.jobs import checkpoint_steps
+from tests.line_jobs import checkpoint_steps
 
 
 def test_torchrun_starts_processes_that_train_together_and_evaluate(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from tests.jobs import variables
+from tests.line_jobs import variables
 from tests.train.simulated_gpu import NAME, READS, OnDevice, simulated_gpu
 from torch_estimator import feature_column as fc
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import torch_estimator as te
 from tests.compile.test_tracing import Traced
-from tests.jobs import Line, assert_same_variables, points, squared_error
+from tests.line_jobs import Line, assert_same_variables, points, squared_error
 from tests.optim import golden
 from tests.train.test_step import Bag, Twice, assert_same, batches, loss_of
 from torch_estimator import feature_column as fc

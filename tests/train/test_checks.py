@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.cluster_jobs import Cluster
-from tests.jobs import WritingExporter, checkpoint_steps, points, variables
+from tests.line_jobs import WritingExporter, checkpoint_steps, points, variables
 from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from tests.jobs import Line, assert_same_variables, points, squared_error
+from tests.line_jobs import Line, assert_same_variables, points, squared_error
 from tests.train.test_step import Bag, Twice, assert_same, batches, loss_of
 from torch_estimator.optim import clip_gradients_by_norm, clip_gradients_by_value
 from torch_estimator.train.optimizers import optimizers_and_schedules

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import Line, assert_same_variables, points, squared_error
+from tests.line_jobs import Line, assert_same_variables, points, squared_error
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
 SGD = partial(torch.optim.SGD, lr=0.05)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, points, squared_error
+from tests.line_jobs import assert_same_variables, points, squared_error
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 

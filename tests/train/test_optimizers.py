@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 import torch_estimator as te
-from tests.jobs import Line, assert_same_variables, points, squared_error
+from tests.line_jobs import Line, assert_same_variables, points, squared_error
 from torch_estimator.summary.event_reader import read_scalars
 from torch_estimator.train.optimizers import optimizers_and_schedules
 from torch_estimator.train.step import TrainStep

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 
 
 class Noting(te.Hook):

@@ -12,12 +12,12 @@ import pytest
 
 import torch_estimator as te
 from tests.cluster_jobs import Process, ended
-from tests.jobs import assert_same_variables, checkpoint_steps, line, points
+from tests.line_jobs import assert_same_variables, checkpoint_steps, line, points
 
 PROGRAM = """
 import logging, os, signal, sys, threading
 import torch_estimator as te
-from tests.jobs import WritingExporter, line, points
+from tests.line_jobs import WritingExporter, line, points
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import torch_estimator as te
-from tests.jobs import line, points
+from tests.line_jobs import line, points
 from torch_estimator.train.progress import ProgressBar, Screen, logged_above
 
 

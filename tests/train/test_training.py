@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from tests.jobs import (
+from tests.line_jobs import (
     Line,
     WritingExporter,
     assert_same_variables,

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from tests.jobs import assert_same_variables, variables
+from tests.line_jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
 from torch_estimator.compile.policy import ShapePolicy
 from torch_estimator.optim import Adagrad, GradientDescent

@@ -18,7 +18,7 @@ import torch
 
 import torch_estimator as te
 from tests.from_module.hand import BATCH, ROWS, data, input_fn, once
-from tests.jobs import assert_same_variables, variables
+from tests.line_jobs import assert_same_variables, variables
 from tests.models.keras.models import classifier, config, stateful, subclassed, two_ends, weights
 from torch_estimator.errors import ExportError
 
