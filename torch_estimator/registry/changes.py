@@ -231,9 +231,9 @@ class ModelHistory:
         """Add a change to the history; return False if another writer has added one with the same number."""
         path = self._change_path(change.number)
         data = encoded(change)
+        files.makedirs(files.parent(path))
         if files.can_create(path):
             return files.create(path, data)
-        files.makedirs(files.parent(path))
         files.write_atomic(path, data)
         return True
 

@@ -1,0 +1,243 @@
+"""Jobs on this machine: submitted, watched, ended, killed, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import Jobs, wait_until
+
+TABLE = """
+secret_arguments = ["--token"]
+[tiers.STANDARD_1]
+worker_count = 2
+parameter_server_count = 1
+evaluator = true
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_command_of_googles_article_runs_as_it_is(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text(TABLE)
+    jobs.program("print(me, sys.argv[1:])")
+    line = (
+        "submit training census_1 --scale-tier SCALE_TIER_STANDARD_1 --runtime-version 1.4 --job-dir out "
+        "--module-name trainer.task --package-path trainer/ --region us-central1 -- --train-steps 5000"
+    )
+    status, out, err = jobs.run(*line.split())
+    assert (status, err) == (0, "--region, --runtime-version do nothing here.\n")
+    assert out.startswith("Job [census_1] submitted successfully.")
+    assert jobs.wait("census_1") == "SUCCEEDED"
+    for role in ("chief-0", "worker-0", "worker-1", "evaluator-0"):
+        assert f"{role} ['--train-steps', '5000', '--job-dir', 'out']" in jobs.log("census_1", role)
+    assert "An evaluator was added" in jobs.log("census_1", "launcher")
+
+
+def test_arguments_arrive_as_they_were_given(jobs: Jobs) -> None:
+    jobs.program("(here / 'given').write_text(json.dumps(sys.argv[1:]))")
+    given = ["it's", 'a "quote"', "$HOME", "two\nlines", "😀", "", "--", "-x", "*"]
+    jobs.submit("odd", "--", *given)
+    assert jobs.wait("odd") == "SUCCEEDED"
+    assert json.loads((jobs.folder / "given").read_text()) == given
+
+
+def test_a_job_of_one_process_has_no_cluster(jobs: Jobs) -> None:
+    jobs.program("print(os.environ['TF_CONFIG']); print('to stderr', file=sys.stderr)")
+    jobs.submit("one", "--stream-logs", "--polling-interval", "0.05")
+    assert jobs.describe("one")["roles"].keys() == {"chief-0"}
+    assert sorted(jobs.log("one", "chief-0").splitlines()) == sorted(['{"cluster": {}, "task": {}}', "to stderr"])
+
+
+def test_the_log_is_followed_to_the_end(jobs: Jobs) -> None:
+    jobs.program("print('first', flush=True); wait_for('go'); print('last')")
+    jobs.submit("followed")
+    jobs.wait_for_line("followed", "chief-0", "first")
+    (jobs.folder / "go").touch()
+    status, out, err = jobs.run("stream-logs", "followed", "--polling-interval", "0.05")
+    assert status == 0
+    assert re.fullmatch(r"\S+ \[chief-0\] first\n\S+ \[chief-0\] last\n", out)
+    assert err == "Job followed SUCCEEDED.\n"
+    assert jobs.run("stream-logs", "followed", "--task-name", "master-replica-0")[1] == out
+    status, _, err = jobs.run("stream-logs", "followed", "--task-name", "worker-7")
+    assert (status, err) == (2, "estimator: error: job followed has no role worker-7; it has chief-0, launcher.\n")
+
+
+def test_a_killed_worker_alone_is_started_again_and_no_line_is_lost(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text(TABLE)
+    jobs.program("""
+    for number in range(100):
+        print("line", number)
+    print("waiting", flush=True)
+    wait_for("go")
+    """)
+    jobs.submit("killed", "--scale-tier", "STANDARD_1")
+    for role in ("chief-0", "worker-0", "worker-1", "evaluator-0"):
+        jobs.wait_for_line("killed", role, "waiting")
+    before = {role: one["pid"] for role, one in jobs.describe("killed")["roles"].items()}
+    os.kill(before["worker-1"], signal.SIGKILL)
+    wait_until(lambda: jobs.log("killed", "worker-1").count("waiting") == 2)
+    after = {role: one["pid"] for role, one in jobs.describe("killed")["roles"].items()}
+    assert {role for role in before if before[role] != after[role]} == {"worker-1"}
+    assert jobs.describe("killed")["roles"]["worker-1"]["restarts"] == 1
+    (jobs.folder / "go").touch()
+    assert jobs.wait("killed") == "SUCCEEDED"
+    expected = [*(f"line {number}" for number in range(100)), "waiting"]
+    assert jobs.log("killed", "worker-1").splitlines() == 2 * expected
+    assert jobs.log("killed", "worker-0").splitlines() == expected
+
+
+def test_a_mistake_of_the_user_ends_the_job_with_its_sentence(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text(TABLE)
+    jobs.program("""
+    if me == "worker-1":
+        sys.stderr.write("there is no file data.csv; name another one.\\n")
+        sys.exit(2)
+    wait_for("never")
+    """)
+    status, _, err = jobs.run(
+        *("submit", "training", "wrong", "--module-name", "trainer.task", "--scale-tier", "STANDARD_1"),
+        *("--stream-logs", "--polling-interval", "0.05"),
+    )
+    assert status == 1
+    assert err == (
+        "Job wrong FAILED: Worker 1 ended with status 2, an error of the user that a restart would repeat; ending the "
+        "job. worker-1 said: there is no file data.csv; name another one.\n"
+    )
+    assert jobs.describe("wrong")["state"] == "FAILED"
+    assert jobs.describe("wrong")["roles"]["worker-1"]["reason"] == "there is no file data.csv; name another one."
+
+
+def test_a_cancelled_job_lets_its_roles_save(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text(TABLE)
+    jobs.program("""
+    def save(number, frame):
+        print("saved")
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, save)
+    print("ready", flush=True)
+    wait_for("never")
+    """)
+    jobs.submit("ended", "--scale-tier", "STANDARD_1")
+    for role in ("chief-0", "worker-0", "worker-1", "evaluator-0"):
+        jobs.wait_for_line("ended", role, "ready")
+    pids = [one["pid"] for one in jobs.describe("ended")["roles"].values()]
+    assert jobs.run("cancel", "ended")[:2] == (0, "Cancelled ended.\n")
+    assert jobs.wait("ended") == "CANCELLED"
+    assert jobs.log("ended", "chief-0").splitlines() == ["ready", "saved"]
+    assert not any(map(is_running, pids))
+    wait_until(lambda: not is_running(jobs.launcher("ended")))
+    status, _, err = jobs.run("cancel", "ended")
+    assert (status, err) == (2, "estimator: error: job ended has ended already: it is CANCELLED.\n")
+
+
+def test_a_killed_launcher_leaves_no_role_and_the_job_goes_on_with_its_own_package(jobs: Jobs) -> None:
+    jobs.program("print('old'); print('waiting', flush=True); wait_for('go')")
+    jobs.submit("resumed")
+    jobs.wait_for_line("resumed", "chief-0", "waiting")
+    status, _, err = jobs.run("resume", "resumed")
+    assert (status, err) == (2, "estimator: error: job resumed is RUNNING; cancel it first, or wait for its end.\n")
+    role, launcher = jobs.pid("resumed", "chief-0"), jobs.launcher("resumed")
+    os.kill(launcher, signal.SIGKILL)
+    wait_until(lambda: not is_running(role) and not is_running(launcher))
+    status, out, _ = jobs.run("list")
+    assert re.search(r"\nresumed  FAILED ", out)
+    assert "was killed; jobs resume resumed goes on." in jobs.describe("resumed")["reason"]
+    # What is submitted is what runs, whatever happens to the user's folder later.
+    jobs.program("print('new')")
+    (jobs.folder / "go").touch()
+    assert jobs.run("resume", "resumed")[0] == 0
+    assert jobs.wait("resumed") == "SUCCEEDED"
+    assert jobs.log("resumed", "chief-0").splitlines() == 2 * ["old", "waiting"]
+    status, _, err = jobs.run("resume", "resumed")
+    assert (status, err.partition(",")[0]) == (2, "estimator: error: job resumed SUCCEEDED")
+
+
+def test_secret_arguments_are_written_nowhere(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text(TABLE)
+    jobs.program("""
+    (here / me).write_text(json.dumps(sys.argv[1:]))
+    assert "TORCH_ESTIMATOR_SECRET_ARGUMENTS" not in os.environ
+    sys.exit(0 if (here / "go").exists() else 2)
+    """)
+    jobs.submit("secret", "--", "--token", "hunter2", "--steps", "5")
+    assert jobs.wait("secret") == "FAILED"
+    written = [path for path in (jobs.folder / "jobs").rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+    assert not written
+    status, _, err = jobs.run("resume", "secret")
+    assert status == 2
+    assert "the values of --token are secret and were not kept" in err
+    (jobs.folder / "go").touch()
+    assert jobs.run("resume", "secret", "--", "--token", "hunter3", "--steps", "5")[0] == 0
+    assert jobs.wait("secret") == "SUCCEEDED"
+    assert json.loads((jobs.folder / "chief-0").read_text()) == ["--token", "hunter3", "--steps", "5"]
+
+
+def test_only_the_user_reads_what_was_asked_for_and_the_logs(jobs: Jobs) -> None:
+    jobs.program("")
+    jobs.submit("private")
+    assert jobs.wait("private") == "SUCCEEDED"
+    folder = jobs.folder / "jobs" / "private"
+    for path in (folder / "job.json", folder / "logs" / "chief-0.log", folder / "logs" / "launcher.log"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_job_ends_after_its_running_time(jobs: Jobs) -> None:
+    jobs.program("wait_for('never')")
+    (jobs.folder / "job.yaml").write_text(
+        "trainingInput:\n  pythonModule: trainer.task\n  scheduling: {maxRunningTime: 0.3s}\n"
+    )
+    assert jobs.run("submit", "training", "long", "--config", "job.yaml")[0] == 0
+    assert jobs.wait("long") == "FAILED"
+    assert "it has run for its scheduling.maxRunningTime of 0.3 s" in jobs.describe("long")["reason"]
+
+
+def test_parameter_servers_have_a_key_of_their_job(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text(TABLE)
+    jobs.program("print(os.environ['TORCH_ESTIMATOR_KEY_FILE'])")
+    jobs.submit("keyed", "--scale-tier", "STANDARD_1")
+    assert jobs.wait("keyed") == "SUCCEEDED"
+    key = jobs.folder / "jobs" / "keyed" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert jobs.log("keyed", "worker-0") == str(key)
+
+
+def test_a_dry_run_makes_nothing(jobs: Jobs) -> None:
+    jobs.program("")
+    status, out, _ = jobs.run(
+        "submit",
+        "training",
+        "dry",
+        "--module-name",
+        "trainer.task",
+        "--worker-count",
+        "2",
+        "--dry-run",
+        "--format",
+        "json",
+    )
+    assert status == 0
+    content = json.loads(out)
+    assert content["trainingInput"]["tier"] == "CUSTOM"
+    assert content["trainingInput"]["worker_count"] == 2
+    assert "torch_estimator.jobs.launcher" in content["runs"]
+    assert not (jobs.folder / "jobs").exists()
+
+
+def test_a_launcher_that_cannot_start_is_a_failed_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.program("")
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    jobs.submit("lost")
+    assert jobs.wait("lost") == "FAILED"
