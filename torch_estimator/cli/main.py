@@ -25,21 +25,12 @@ from torch_estimator.cli import (
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # One module per command. To add a command, write a module with `add_to` and list the module here.
-_COMMANDS = (
-    show,
-    predict,
-    predict_batch,
-    serve,
-    check,
-    models,
-    versions,
-    manifest,
-    local,
-    jobs,
-    make_key,
-    import_checkpoint,
-    port,
-)
+_COMMANDS = {
+    "Training": (local, jobs, make_key),
+    "Exports": (show, predict, predict_batch, check, serve, manifest),
+    "Versions of models": (models, versions),
+    "From TensorFlow": (port, import_checkpoint),
+}
 
 # Shells report this exit status for a program that SIGPIPE terminated.
 BROKEN_PIPE = 141
@@ -48,11 +39,20 @@ BROKEN_PIPE = 141
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of ``estimator`` with all its commands."""
     parser = argparse.ArgumentParser(
-        prog="estimator", description="Runs training jobs and exported models, and keeps versions of models."
+        prog="estimator",
+        description="Runs training jobs and exported models, and keeps versions of models.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add_to(commands)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of the commands below")
+    groups = []
+    for title, modules in _COMMANDS.items():
+        for module in modules:
+            module.add_to(commands)
+        # argparse knows no groups of commands. This list is what it would print as one.
+        lines = [f"  {one.dest:<18} {one.help}" for one in commands._choices_actions]
+        commands._choices_actions.clear()
+        groups.append("\n".join([f"{title}:", *lines]))
+    parser.epilog = "\n\n".join([*groups, "estimator COMMAND --help prints the options of a command."])
     return parser
 
 
