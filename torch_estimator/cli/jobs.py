@@ -77,7 +77,7 @@ def _add_submit(actions: Any) -> None:
         "--on",
         metavar="TARGET",
         default="local",
-        help="where to run: local, or a target of estimator.toml (default: local)",
+        help="where to run: local, slurm, or a target of estimator.toml (default: local)",
     )
     add("--module-name", metavar="NAME", help="module to run, such as trainer.task")
     add("--package-path", metavar="DIR", help="folder of its package (default: the one of its name here)")
@@ -141,10 +141,10 @@ def _job(options: argparse.Namespace) -> JobDirectory:
 
 def run_submit(options: argparse.Namespace) -> int:
     """Submit a training."""
+    from torch_estimator.jobs.kinds import KINDS, status_of
     from torch_estimator.jobs.request import request_of_file, spec_of, without_secrets
     from torch_estimator.jobs.submission import submit
     from torch_estimator.jobs.table import Table
-    from torch_estimator.jobs.targets import KINDS
 
     request = _request(options)
     if options.config is not None:
@@ -161,7 +161,7 @@ def run_submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         _print_spec(spec, options.format, {"runs": plan})
         return 0
-    state = job.status().state
+    state = status_of(job).state
     if options.format == "json":
         print(json.dumps({"jobId": spec.name, "state": state, "directory": job.url}))
     else:
@@ -224,13 +224,14 @@ def _pairs(text: str, option: str) -> dict[str, str]:
 def run_list(options: argparse.Namespace) -> None:
     """List the jobs."""
     from torch_estimator.jobs.directory import JobDirectory, jobs_directory, names
+    from torch_estimator.jobs.kinds import status_of
 
     where = jobs_directory(options.jobs)
     found = []
     for name in names(where):
         job = JobDirectory(where, name)
         try:
-            found.append((job.spec(), job.status()))
+            found.append((job.spec(), status_of(job)))
         except InvalidValueError as error:
             print(f"estimator: {printable(str(error))}", file=sys.stderr)
     found.sort(key=lambda one: -one[0].created)
@@ -250,8 +251,10 @@ def run_list(options: argparse.Namespace) -> None:
 
 def run_describe(options: argparse.Namespace) -> None:
     """Print a job."""
+    from torch_estimator.jobs.kinds import status_of
+
     job = _job(options)
-    spec, status, events = job.spec(), job.status(), job.events()
+    spec, status, events = job.spec(), status_of(job), job.events()
     roles: dict[str, dict[str, Any]] = {}
     for event in events:
         if event.role:
@@ -298,11 +301,12 @@ def run_cancel(options: argparse.Namespace) -> None:
 
 def run_resume(options: argparse.Namespace) -> None:
     """Start a job again."""
+    from torch_estimator.jobs.kinds import status_of
     from torch_estimator.jobs.submission import resubmit
 
     job = _job(options)
     resubmit(job, options.arguments or None)
-    print(f"Job [{options.job}] was started again.\nstate: {job.status().state}")
+    print(f"Job [{options.job}] was started again.\nstate: {status_of(job).state}")
 
 
 def run_stream(options: argparse.Namespace) -> int:
@@ -314,6 +318,7 @@ def run_stream(options: argparse.Namespace) -> int:
 
 def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) -> int:
     from torch_estimator.jobs.directory import FINAL
+    from torch_estimator.jobs.kinds import status_of
     from torch_estimator.jobs.logs import LogReader
 
     if not options.polling_interval > 0:
@@ -324,7 +329,7 @@ def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) ->
         reader.role = role.replace("-replica", "").replace("master-", "chief-")
     before = ""
     while True:
-        status = job.status()
+        status = status_of(job)
         for line in reader.read():
             prefix = f"{line.time} [{line.role}] "
             is_further = options.allow_multiline_logs and line.role == before

@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -87,7 +87,8 @@ class JobEvent:
     """Something that happened to a job, at a `time` in seconds since 1970, after which it was in a `state`.
 
     The state is None where the event does not change it. `role` names the task, such as ``worker-0``. For ``launched``,
-    `pid`, `host` and `place` say where the launcher runs; see `Holder`.
+    `pid`, `host` and `place` say where the launcher runs; see `Holder`. The place can also be that of another system,
+    such as ``Slurm job 12``.
     """
 
     kind: Literal[
@@ -188,8 +189,28 @@ class JobDirectory:
         """Return all events, the oldest first."""
         return list(reversed(list(self._events_backwards())))
 
-    def status(self) -> Status:
-        """Return the state of the job. If its launcher was killed, nobody else says that the job has ended."""
+    def status(self, ended: Callable[[JobEvent], str | None] | None = None) -> Status:
+        """Return the state of the job. If its launcher was killed, nobody else says that the job has ended.
+
+        `ended` is that of the job's target; see `torch_estimator.jobs.kinds.status_of`.
+        """
+        found, launched = self._last_state()
+        why = None
+        if found is not None and found.state not in FINAL and launched is not None:
+            why = (ended or ended_here)(launched)
+            if why is not None:
+                # The launcher may have written its last event after the first look, and before it ended.
+                found, launched = self._last_state()
+        if found is None or found.state is None:
+            return Status("QUEUED", "it is being submitted.", 0.0)
+        if found.state in FINAL or why is None:
+            return Status(found.state, found.reason, found.time)
+        if found.state == "CANCELLING":
+            return Status("CANCELLED", found.reason, found.time)
+        return Status("FAILED", f"{why}; jobs resume {self.name} goes on.", found.time)
+
+    def _last_state(self) -> tuple[JobEvent | None, JobEvent | None]:
+        """Return the last event with a state and, unless that ended the job, the last start of the launcher."""
         launched: JobEvent | None = None
         found: JobEvent | None = None
         for event in self._events_backwards():
@@ -199,16 +220,7 @@ class JobDirectory:
                 launched = event
             if found is not None and (found.state in FINAL or launched is not None):
                 break
-        if found is None or found.state is None:
-            return Status("QUEUED", "it is being submitted.", 0.0)
-        if found.state in FINAL or launched is None or not is_gone(launched):
-            return Status(found.state, found.reason, found.time)
-        if found.state == "CANCELLING":
-            return Status("CANCELLED", found.reason, found.time)
-        reason = (
-            f"its launcher (process {launched.pid} on {launched.host}) was killed; jobs resume {self.name} goes on."
-        )
-        return Status("FAILED", reason, found.time)
+        return found, launched
 
     def launched(self) -> JobEvent | None:
         """Return the last start of the launcher; None if it has not started."""
@@ -229,6 +241,11 @@ class JobDirectory:
 def names(jobs: str) -> list[str]:
     """Return the names of the jobs in a directory, sorted."""
     return sorted(name for one in files.listdir(jobs) if _NAME.fullmatch(name := one.strip("/")))
+
+
+def ended_here(launched: JobEvent) -> str | None:
+    """Return that a launcher on this machine has ended; None where it may still run."""
+    return f"its launcher (process {launched.pid} on {launched.host}) was killed" if is_gone(launched) else None
 
 
 def is_gone(launched: JobEvent) -> bool:

@@ -19,10 +19,11 @@ from pathlib import Path
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
+from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.jobs.package import local_package
 from torch_estimator.jobs.request import with_secrets
-from torch_estimator.jobs.targets import KINDS, tasks_of
+from torch_estimator.jobs.targets import tasks_of
 from torch_estimator.launch.job import Event, Job, Limits, describe_status
 from torch_estimator.launch.layout import Program
 
@@ -37,11 +38,14 @@ class _Ended(BaseException):
 def run(job: JobDirectory) -> int:
     """Run a job to its end; return its exit status."""
     spec = job.spec()
+    environ = dict(os.environ)
     secrets = json.loads(os.environ.pop(SECRETS, "[]"))
-    status, reason = 1, ""
+    status, reason, was_requeued = 1, "", False
     try:
         with _ended_by_sigterm():
-            status, reason = _run(job, spec, secrets)
+            status, reason, was_interrupted = _run(job, spec, secrets)
+        if was_interrupted and _final_state(job, status) != "CANCELLED":
+            was_requeued = KINDS[spec.settings["kind"]].requeue(job, spec, environ)
     except _Ended:
         status, reason = RESTART_ME, "it was ended before a role had started."
     except UserError as error:
@@ -50,11 +54,13 @@ def run(job: JobDirectory) -> int:
         reason = f"its launcher failed: {type(error).__name__}: {error}"
         raise
     finally:
-        job.add("ended", _final_state(job, status), status=status, reason=reason)
+        if not was_requeued:
+            job.add("ended", _final_state(job, status), status=status, reason=reason)
     return status
 
 
-def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str]:
+def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
+    """Run all roles; return the exit status, the reason for it, and whether a signal to the launcher was the reason."""
     with contextlib.ExitStack() as stack:
         package = stack.enter_context(local_package(job))
         job_dir = () if spec.job_dir is None else ("--job-dir", spec.job_dir)
@@ -65,7 +71,7 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
             interpreter=spec.interpreter,
         )
         stack.enter_context(_key(job, spec))
-        addresses, start = stack.enter_context(KINDS[spec.settings["kind"]].start(spec, program))
+        addresses, start = stack.enter_context(KINDS[spec.settings["kind"]].start(job, spec, program))
         tasks = tasks_of(spec, addresses)
         logs = RoleLogs(job.logs, tasks)
         stack.callback(logs.close)
@@ -76,8 +82,10 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
                 None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
             )
         stack.enter_context(_ended_after(spec.max_running_secs, observer))
-        status = Job(start, tasks, limits, lines=logs, observe=observer).run()
-    return status, "" if status == 0 else observer.reason
+        supervisor = Job(start, tasks, limits, lines=logs, observe=observer)
+        status = supervisor.run()
+    was_interrupted = supervisor.was_interrupted and not observer.is_time_over
+    return status, "" if status == 0 else observer.reason, was_interrupted
 
 
 class _Observer:
@@ -85,6 +93,7 @@ class _Observer:
 
     def __init__(self, job: JobDirectory, spec: JobSpec, logs: RoleLogs) -> None:
         self.reason = ""
+        self.is_time_over = False
         self._job, self._spec, self._logs = job, spec, logs
         self._started: set[str] = set()
         self._said = ""
@@ -113,6 +122,7 @@ class _Observer:
 
     def time_is_over(self) -> None:
         """Say why the job ends."""
+        self.is_time_over = True
         self._said = f"it has run for its scheduling.maxRunningTime of {self._spec.max_running_secs:g} s."
 
 

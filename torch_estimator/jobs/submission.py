@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobSpec
+from torch_estimator.jobs.kinds import KINDS, status_of
 from torch_estimator.jobs.launcher import SECRETS
 from torch_estimator.jobs.package import copy_package, find_package
 from torch_estimator.jobs.request import with_secrets, without_secrets
-from torch_estimator.jobs.targets import KINDS
 from torch_estimator.launch.layout import Program
 
 
@@ -28,7 +28,7 @@ def submit(
     package = find_package(spec.module_name, package_path)
     # This refuses a module that is not there.
     Program(module_name=spec.module_name, package_path=str(package) if package.is_dir() else None)
-    target.check(spec)
+    target.check(spec, job.url)
     spec = dataclasses.replace(spec, package=package.name)
     plan = target.plan(spec, job.url)
     if is_dry:
@@ -51,7 +51,7 @@ def submit(
 
 def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
     """Start a job again that failed or was cancelled, with its own package; all arguments where some are secret."""
-    spec, state = job.spec(), job.status().state
+    spec, state = job.spec(), status_of(job).state
     if state == "SUCCEEDED":
         raise InvalidValueError(f"job {job.name} SUCCEEDED, so that nothing is left to do; submit another one.")
     if state not in FINAL:
@@ -65,7 +65,7 @@ def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
                 "submit a new job for others."
             )
     with_secrets(spec.arguments, spec.secret_arguments, secrets)
-    KINDS[spec.settings["kind"]].check(spec)
+    KINDS[spec.settings["kind"]].check(spec, job.url)
     if not os.path.isdir(spec.folder):
         raise InvalidValueError(f"job {job.name} ran in {spec.folder}, which is not there any more; make it again.")
     job.add("requeued", "QUEUED")
@@ -74,7 +74,7 @@ def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
 
 def cancel(job: JobDirectory) -> None:
     """Ask the launcher of a job to end it."""
-    spec, state = job.spec(), job.status().state
+    spec, state = job.spec(), status_of(job).state
     if state in FINAL:
         raise InvalidValueError(f"job {job.name} has ended already: it is {state}.")
     launched = job.launched()

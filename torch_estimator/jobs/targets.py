@@ -15,7 +15,7 @@ from typing import Protocol
 from torch_estimator import files
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, is_gone, role_of
+from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, Machine, ended_here, is_gone, role_of
 from torch_estimator.jobs.gpus import VISIBLE, Gpus, gpus_here
 from torch_estimator.launch.layout import Layout, Program, free_ports
 from torch_estimator.launch.lines import WriteLine
@@ -31,8 +31,8 @@ class Target(Protocol):
     SETTINGS: tuple[str, ...]
     """Keys that a target of this kind may have in ``estimator.toml``."""
 
-    def check(self, spec: JobSpec) -> None:
-        """Raise a UserError if the job cannot run here; nothing has been made yet."""
+    def check(self, spec: JobSpec, url: str) -> None:
+        """Raise a UserError if the job, with its directory at `url`, cannot run here; nothing has been made yet."""
 
     def submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> None:
         """Start the launcher, which gets a complete environment, and return."""
@@ -43,7 +43,15 @@ class Target(Protocol):
     def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         """Ask the launcher to end the job."""
 
-    def start(self, spec: JobSpec, program: Program) -> contextlib.AbstractContextManager[tuple[list[str], Start]]:
+    def ended(self, launched: JobEvent) -> str | None:
+        """Return how a launcher has certainly ended, without a word; None where it may still run."""
+
+    def requeue(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> bool:
+        """In the launcher, after a signal has ended all roles, start the job again; return False if it is to end."""
+
+    def start(
+        self, job: JobDirectory, spec: JobSpec, program: Program
+    ) -> contextlib.AbstractContextManager[tuple[list[str], Start]]:
         """In the launcher, wait for the machines; give the addresses of the roles that have one, and their `Start`."""
 
 
@@ -52,7 +60,7 @@ class Local:
 
     SETTINGS: tuple[str, ...] = ()
 
-    def check(self, spec: JobSpec) -> None:
+    def check(self, spec: JobSpec, url: str) -> None:
         wanted, here = sum(_gpus_of(spec).values()), len(gpus_here())
         if wanted > here:
             raise InvalidValueError(
@@ -96,8 +104,14 @@ class Local:
             if not is_gone(launched):
                 os.kill(launched.pid, signal.SIGTERM)
 
+    def ended(self, launched: JobEvent) -> str | None:
+        return ended_here(launched)
+
+    def requeue(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> bool:
+        return False
+
     @contextlib.contextmanager
-    def start(self, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:
+    def start(self, job: JobDirectory, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:
         layout = layout_of(spec)
         wanted = _gpus_of(spec)
         gpus = Gpus(gpus_here())
@@ -132,17 +146,17 @@ def tasks_of(spec: JobSpec, addresses: Sequence[str]) -> list[Task]:
     return layout_of(spec).tasks(addresses) if spec.is_cluster else [Task()]
 
 
+def machines_of(spec: JobSpec) -> dict[str, Machine]:
+    """Return the machine that each role of a job asks for, in the order of `tasks_of`."""
+    tasks = tasks_of(spec, ["localhost:1"] * len(layout_of(spec).addressed))
+    return {role: spec.machines.get(role.rpartition("-")[0], Machine()) for role in map(role_of, tasks)}
+
+
 def _gpus_of(spec: JobSpec) -> dict[str, int]:
     """Return the number of GPUs of each role, if any role asks for one."""
-    tasks = tasks_of(spec, ["localhost:1"] * len(layout_of(spec).addressed))
-    types = {role_of(task): role_of(task).rpartition("-")[0] for task in tasks}
-    wanted = {role: spec.machines[type].gpus if type in spec.machines else 0 for role, type in types.items()}
+    wanted = {role: machine.gpus for role, machine in machines_of(spec).items()}
     return wanted if any(wanted.values()) else {}
 
 
 def _command(url: str) -> list[str]:
     return [sys.executable, "-P", "-m", LAUNCHER_MODULE, url]
-
-
-KINDS: dict[str, Target] = {"local": Local()}
-"""Target of each kind, by its name in ``estimator.toml``."""

@@ -114,6 +114,11 @@ class Job:
         self._is_stopping = False
         self._was_interrupted = False
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the launcher got a signal, at which the job ended."""
+        return self._was_interrupted
+
     def run(self) -> int:
         """Run the job from the main thread; return its exit status, 0 if all tasks finished successfully.
 

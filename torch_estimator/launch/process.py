@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch_estimator.cluster.task import Task
@@ -58,36 +58,22 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class LocalProcess:
-    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`.
-
-    `settings` are variables that its environment has beside those of the program.
-    """
+class ChildProcess:
+    """A command that runs for a task as a child of this process."""
 
     def __init__(
-        self,
-        program: Program,
-        task: Task,
-        write: WriteLine,
-        on_exit: Callable[[int], None],
-        settings: Mapping[str, str] | None = None,
+        self, command: Sequence[str], environ: Mapping[str, str], write: WriteLine, on_exit: Callable[[int], None]
     ) -> None:
         self._on_exit = on_exit
-        environ = {**program.environ(task), **(settings or {})}
-        processes = sum(map(len, task.cluster.values()))
-        if processes > 1:
-            # Share the cores. If each process computes on all of them, threads wait for threads that do not run: steps
-            # of a convolutional network took four times as long, with three processes on two busy cores.
-            environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
-        self._child = Child(program.command(task), environ, stream=subprocess.PIPE)
+        self._child = Child(command, environ, stream=subprocess.PIPE)
         process = self._child.process
         assert process.stdout is not None and process.stderr is not None
         self._copiers = [LineCopier(process.stdout, write, False), LineCopier(process.stderr, write, True)]
         self._child.watch(self._report)
 
     @property
-    def pid(self) -> int:
-        """Process id of the program."""
+    def pid(self) -> int | None:
+        """Process id of the command."""
         return self._child.pid
 
     def send(self, number: int) -> None:
@@ -101,3 +87,26 @@ class LocalProcess:
     def _report(self, status: int) -> None:
         self.wait_for_lines(_LAST_LINES_SECS)
         self._on_exit(status)
+
+
+class LocalProcess(ChildProcess):
+    """Process of a task on this machine. ``functools.partial(LocalProcess, program)`` implements `Start`.
+
+    `settings` are variables that its environment has beside those of the program.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        task: Task,
+        write: WriteLine,
+        on_exit: Callable[[int], None],
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        environ = {**program.environ(task), **(settings or {})}
+        processes = sum(map(len, task.cluster.values()))
+        if processes > 1:
+            # Share the cores. If each process computes on all of them, threads wait for threads that do not run: steps
+            # of a convolutional network took four times as long, with three processes on two busy cores.
+            environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
+        super().__init__(program.command(task), environ, write, on_exit)
