@@ -12,4 +12,4 @@ KINDS: dict[str, Target] = {"local": Local(), "slurm": Slurm()}
 
 def status_of(job: JobDirectory) -> Status:
     """Return the state of a job; its target says whether the launcher is still there."""
-    return job.status(KINDS[job.spec().settings["kind"]].ended)
+    return job.status(lambda launched: KINDS[job.spec().settings["kind"]].ended(launched))
