@@ -16,6 +16,7 @@ import pytest
 
 from torch_estimator.cli.main import main
 from torch_estimator.jobs.directory import FINAL, JobDirectory, names
+from torch_estimator.jobs.kinds import status_of
 
 SECS = 120
 
@@ -66,8 +67,8 @@ class Jobs:
 
     def wait(self, name: str) -> str:
         """Wait for the end of a job; return its state."""
-        wait_until(lambda: self.directory(name).status().state in FINAL)
-        return self.directory(name).status().state
+        wait_until(lambda: status_of(self.directory(name)).state in FINAL)
+        return status_of(self.directory(name)).state
 
     def wait_for_line(self, name: str, role: str, text: str) -> None:
         """Wait until a role has printed a text."""
@@ -102,7 +103,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     found = Jobs(tmp_path, capsys)
     yield found
     for name in names(str(tmp_path / "jobs")):
-        if found.directory(name).status().state not in FINAL:
+        if status_of(found.directory(name)).state not in FINAL:
             os.kill(found.launcher(name), signal.SIGKILL)
 
 

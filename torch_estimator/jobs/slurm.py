@@ -39,6 +39,7 @@ _FIRST_PORT, _RANGES, _PORTS = 12_000, 200, 100
 # Status of srun where a signal ended the process, less the signal's number.
 _SIGNALLED = 128
 _RETRY_SECS = 0.2
+_NO_SUCH_JOB = "Invalid job id"
 _MEMORY = re.compile(r"(\d+)([KMGT]?)i?")
 
 
@@ -86,7 +87,7 @@ class Slurm:
                 return None
         except UserError as error:
             # Slurm forgets a job five minutes after its end.
-            if "Invalid job id" not in str(error):
+            if _NO_SUCH_JOB not in str(error):
                 return None
         return (
             f"{launched.place} has ended, but its launcher has not said so: it was killed, or the node did not see the "
@@ -165,17 +166,21 @@ class Step(ChildProcess):
         threading.Thread(target=self._send, args=(number,), daemon=True).start()
 
     def _send(self, number: int) -> None:
-        # Slurm may not answer now.
         while self._child.process.returncode is None:
-            with contextlib.suppress(ClusterError):
+            try:
                 steps = _ask(["squeue", "--noheader", "--steps", "--format=%j %i", "--jobs", self._number])
                 step = dict(line.split(" ", 1) for line in steps.splitlines()).get(self._name)
-                if step is None:
+                if step is not None:
+                    _ask(["scancel", f"--signal={number}", step])
+                else:
                     # srun still waits for the step, or has just heard of its end.
                     super().send(number)
-                else:
-                    _ask(["scancel", f"--signal={number}", step])
                 return
+            except ClusterError as error:
+                # Slurm 22.05 says this, too, where it has sent the signal to a step on some of the job's nodes.
+                if _NO_SUCH_JOB in str(error):
+                    return
+            # Slurm may answer later.
             time.sleep(_RETRY_SECS)
 
     def _report(self, status: int) -> None:
