@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from torch_estimator.jobs.directory import FINAL, JobSpec, Machine, names
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.slurm import Slurm, _counts
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm-cluster"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "slurm-cluster"
 FOUR_ROLES = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--parameter-server-count", "1", "--on", "cluster")
 ROLES = ("chief-0", "worker-0", "ps-0", "evaluator-0")
 TABLE = """
@@ -87,12 +90,13 @@ def processes() -> dict[str, int]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
+            command = (folder / "cmdline").read_bytes().split(b"\0")
             lines = (folder / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
         environ = dict(line.decode(errors="replace").partition("=")[::2] for line in lines)
-        # Only the first process of a step has it, not what that starts.
-        if "SLURM_STEP_ID" in environ and "TF_CONFIG" in environ:
+        # The environment of srun, too, is that of the role, but for the name of the step.
+        if "SLURM_STEP_ID" in environ and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}:
             found[f"{environ['SLURM_JOB_NAME']} of {environ['SLURM_JOB_ID']}"] = int(folder.name)
     return found
 
@@ -292,6 +296,44 @@ def test_machines_of_the_roles_become_options_of_sbatch() -> None:
         "/usr/bin/python3 -P -m torch_estimator.jobs.launcher /home/me/jobs/sized"
     )
     assert list(_counts("2(x3),1")) == [2, 2, 2, 1]
+
+
+def batch_script(folder: Path, *options: str, arguments: tuple[str, ...]) -> Callable[[], str]:
+    """Submit the example batch script from the repository's root; return what reads its log."""
+    log = folder / "slurm.log"
+    script = (str(ROOT / "examples" / "cluster" / "slurm.sbatch"), "--job-dir", str(folder / "run"), *arguments)
+    slurm("sbatch", f"--chdir={ROOT}", f"--output={log}", *options, *script)
+    return lambda: log.read_text() if log.exists() else ""
+
+
+@pytest.mark.slow
+def test_the_example_batch_script_goes_on_after_its_time_limit(on_slurm: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON", sys.executable)
+    log = batch_script(on_slurm.folder, arguments=("--num-epochs", "2"))
+    wait_until(lambda: "Saving checkpoints for 0" in log())
+    (batch,) = slurm("squeue", "--noheader", "--format=%i").split()
+    slurm("scancel", "--batch", "--signal=TERM", batch)
+    wait_until(lambda: slurm("squeue", "--noheader", "--format=%T") == "PENDING")
+    # Slurm would start it after two minutes. At once, the nodes would refuse it as a job that has just ended.
+    slurm("scontrol", "update", f"JobId={batch}", "StartTime=now+3")
+    wait_until(lambda: not slurm("squeue", "--noheader"))
+    (step,) = re.findall(r"chief 0 .*Training ended at global step (\d+): SIGTERM asked for it", log())
+    assert re.findall(r"Restoring parameters from .*run/model.ckpt-(\d+)", log())[0] == step
+    assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", batch)
+    assert list((on_slurm.folder / "run" / "export" / "digits").iterdir())
+
+
+@pytest.mark.slow
+def test_the_example_batch_script_trains_with_a_server_and_an_evaluator(
+    on_slurm: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON", sys.executable)
+    options = ("--export=ALL,PS=1,EVALUATOR=1", "--nodes=4")
+    log = batch_script(on_slurm.folder, *options, arguments=("--num-epochs", "2"))
+    wait_until(lambda: "evaluator 0" in log() and not slurm("squeue", "--noheader"))
+    assert re.search("evaluator 0 .*Exported to", log())
+    assert "srun: error" not in log()
+    assert list((on_slurm.folder / "run" / "export" / "digits").iterdir())
 
 
 def test_a_killed_cluster_leaves_no_process(cluster: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

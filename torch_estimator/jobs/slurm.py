@@ -13,6 +13,7 @@ import functools
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import threading
 import time
@@ -72,7 +73,7 @@ class Slurm:
 
     def plan(self, spec: JobSpec, url: str) -> str:
         """Return the command that submits the launcher."""
-        return " ".join(_sbatch(spec, url))
+        return shlex.join(_sbatch(spec, url))
 
     def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         """Cancel a job that waits. Send SIGTERM to the launcher of one that runs; the launcher then ends the roles."""
