@@ -222,7 +222,9 @@ def test_a_job_whose_launcher_was_killed_has_failed_and_can_be_resumed(on_slurm:
     slurm("scancel", "--batch", "--signal=KILL", number(on_slurm, "lost"))
     assert on_slurm.wait("lost") == "FAILED"
     reason = on_slurm.describe("lost")["reason"]
-    assert reason.startswith(f"Slurm job {number(on_slurm, 'lost')} has ended, but its launcher has not said so")
+    assert reason.startswith(
+        f"Slurm job {number(on_slurm, 'lost')} has ended as FAILED, but its launcher has not said so"
+    )
     assert reason.endswith("jobs resume lost goes on.")
     (on_slurm.folder / "enough").touch()
     assert on_slurm.run("resume", "lost")[0] == 0

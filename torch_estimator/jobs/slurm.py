@@ -41,6 +41,8 @@ _FIRST_PORT, _RANGES, _PORTS = 12_000, 200, 100
 _SIGNALLED = 128
 _RETRY_SECS = 0.2
 _NO_SUCH_JOB = "Invalid job id"
+_ENDED = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT")
+_SCANCEL_SECS = 2.0
 _MEMORY = re.compile(r"(\d+)([KMGT]?)i?")
 
 
@@ -83,23 +85,24 @@ class Slurm:
 
     def ended(self, launched: JobEvent) -> str | None:
         """Return that Slurm has no such job any more; None where it has, or cannot be asked."""
+        state = ""
         try:
-            if _ask(["squeue", "--noheader", "--format=%T", "--jobs", _number(launched)]):
-                return None
+            state = _ask(["squeue", "--noheader", "--states=all", "--format=%T", "--jobs", _number(launched)])
         except UserError as error:
             # Slurm forgets a job five minutes after its end.
             if _NO_SUCH_JOB not in str(error):
                 return None
+        if state and not _ENDED.fullmatch(state):
+            return None
         return (
-            f"{launched.place} has ended, but its launcher has not said so: it was killed, or the node did not see the "
-            "directory of the job or the interpreter; logs/launcher.stderr may tell"
+            f"{launched.place} has ended{f' as {state}' if state else ''}, but its launcher has not said so: it was "
+            "killed, or the node did not see the directory of the job or the interpreter; logs/launcher.stderr may tell"
         )
 
     def requeue(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> bool:
         """Submit the job again, unless its allocation was cancelled."""
         number = os.environ["SLURM_JOB_ID"]
-        state = _ask(["squeue", "--noheader", "--format=%T %r", "--jobs", number])
-        if not state.startswith("RUNNING") and "TimeLimit" not in state:
+        if not _goes_on(number):
             job.add("cancelling", "CANCELLING", reason=f"{_PLACE}{number} was cancelled.")
             return False
         job.add("requeued", "QUEUED", reason=f"{_PLACE}{number} was about to reach its time limit.")
@@ -185,6 +188,11 @@ class Step(ChildProcess):
             time.sleep(_RETRY_SECS)
 
     def _report(self, status: int) -> None:
+        with contextlib.suppress(ClusterError):
+            if status and not _goes_on(self._number):
+                # scancel sends SIGTERM to the roles and to the launcher. Without its own, the launcher would start this
+                # role again.
+                time.sleep(_SCANCEL_SECS)
         is_signal = status > _SIGNALLED and status != RESTART_ME
         super()._report(_SIGNALLED - status if is_signal else status)
 
@@ -213,6 +221,12 @@ def _start(
     share = int(os.environ["SLURM_CPUS_ON_NODE"]) // list(places.values()).count(node)
     environ.setdefault("OMP_NUM_THREADS", str(machine.cpus or max(1, share)))
     return Step(number, name, ["srun", *options, *program.command(task)], environ, write, on_exit)
+
+
+def _goes_on(number: str) -> bool:
+    """Return whether the job runs, or was ended by its time limit, and not by scancel."""
+    state = _ask(["squeue", "--noheader", "--format=%T %r", "--jobs", number])
+    return state.startswith("RUNNING") or "TimeLimit" in state
 
 
 def _number(launched: JobEvent) -> str:
