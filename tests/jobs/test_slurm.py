@@ -95,8 +95,8 @@ def processes() -> dict[str, int]:
         except OSError:
             continue
         environ = dict(line.decode(errors="replace").partition("=")[::2] for line in lines)
-        # The environment of srun, too, is that of the role, but for the name of the step.
-        if "SLURM_STEP_ID" in environ and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}:
+        is_role = command[:1] != [b"sh"] and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}
+        if is_role and "SLURM_STEP_ID" in environ:
             found[f"{environ['SLURM_JOB_NAME']} of {environ['SLURM_JOB_ID']}"] = int(folder.name)
     return found
 
@@ -160,6 +160,26 @@ def test_a_cancelled_job_saves_and_leaves_nothing(on_slurm: Jobs, how: str) -> N
     roles = on_slurm.describe("ended")["roles"]
     assert [roles[role]["restarts"] for role in ROLES] == [0] * 4
     assert [roles[role]["status"] for role in ROLES] == [143] * 4
+
+
+def test_no_line_of_a_killed_role_is_lost(on_slurm: Jobs) -> None:
+    on_slurm.program("""
+    first = not (here / "died").exists()
+    for number in range(5000):
+        print("line", number, "x" * 90)
+    if me == "worker-0" and first:
+        (here / "died").touch()
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif me == "worker-0":
+        (here / "again").touch()
+    wait_for("again")
+    """)
+    on_slurm.submit("loud", *FOUR_ROLES)
+    assert on_slurm.wait("loud") == "SUCCEEDED"
+    expected = [f"line {number} {'x' * 90}" for number in range(5000)]
+    for role, times in (("worker-0", 2), ("chief-0", 1)):
+        assert [line for line in on_slurm.log("loud", role).splitlines() if "srun" not in line] == expected * times
 
 
 def test_a_job_that_waits_can_be_cancelled(on_slurm: Jobs) -> None:

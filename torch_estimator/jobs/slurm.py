@@ -33,6 +33,18 @@ from torch_estimator.runs.state_file import from_json
 _PLACE = "Slurm job "
 _BATCH_SCRIPT = '#!/bin/sh\nexec "$@"\n'
 _LOOK = 'cd "$0" && cd "$1" && command -v "$2" >/dev/null'
+# At the end of a process by a signal Slurm drops the lines that it has not yet passed on. So a shell runs the process,
+# stays at SIGTERM, which all processes of the step get, and ends with the process, with the status of a shell.
+_RUN = """\
+trap : TERM
+exec 3>&2 2>/dev/null
+"$@" 2>&3 3>&- &
+while :; do
+    wait $!
+    status=$?
+    kill -0 $! || exit $status
+done
+"""
 # What Slurm says of an end. The reason for it is what the role has said before.
 _SAYS_THE_END = re.compile(rb"srun: error: \S+: task 0: |slurmstepd\S* error: \*\*\* STEP ")
 # Each job has its own range of ports, in which the roles are numbered.
@@ -220,7 +232,8 @@ def _start(
     environ = program.environ(task)
     share = int(os.environ["SLURM_CPUS_ON_NODE"]) // list(places.values()).count(node)
     environ.setdefault("OMP_NUM_THREADS", str(machine.cpus or max(1, share)))
-    return Step(number, name, ["srun", *options, *program.command(task)], environ, write, on_exit)
+    command = ["srun", *options, "sh", "-c", _RUN, name, *program.command(task)]
+    return Step(number, name, command, environ, write, on_exit)
 
 
 def _goes_on(number: str) -> bool:
