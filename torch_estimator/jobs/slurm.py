@@ -79,14 +79,18 @@ class Slurm:
         """Raise a UserError if Slurm says that it could never run the job."""
         if not files.is_local(url):
             raise InvalidValueError(f"on Slurm, --jobs must be a path that all nodes see, but got {url!r}.")
-        _ask([*_sbatch(spec, url, "--test-only")], _BATCH_SCRIPT)
+        _ask(_sbatch(spec, url, "--test-only"), _BATCH_SCRIPT)
 
-    def submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> None:
-        """Submit the launcher."""
-        self._submit(job, spec, environ)
+    def submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str], *options: str) -> None:
+        # Slurm would let others read a file that it makes.
+        os.close(os.open(_output(job.url), os.O_WRONLY | os.O_CREAT, 0o600))
+        # It is held until the event is written, so that the launcher's own events come later.
+        said = _ask(_sbatch(spec, job.url, "--parsable", "--hold", *options), _BATCH_SCRIPT, environ)
+        number = said.partition(";")[0]
+        job.add("launched", "QUEUED", place=f"{_PLACE}{number}")
+        _ask(["scontrol", "release", number])
 
     def plan(self, spec: JobSpec, url: str) -> str:
-        """Return the command that submits the launcher."""
         return shlex.join(_sbatch(spec, url))
 
     def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
@@ -120,7 +124,7 @@ class Slurm:
         job.add("requeued", "QUEUED", reason=f"{_PLACE}{number} was about to reach its time limit.")
         # Slurm's own variables describe this allocation.
         kept = {key: value for key, value in environ.items() if key == "SLURM_CONF" or not key.startswith("SLURM_")}
-        self._submit(job, spec, kept, f"--dependency=afterany:{number}")
+        self.submit(job, spec, kept, f"--dependency=afterany:{number}")
         return True
 
     @contextlib.contextmanager
@@ -136,15 +140,6 @@ class Slurm:
         addresses = [f"{node}:{port}" for port, node in enumerate(nodes[:addressed], first)]
         places = dict(zip(machines_of(spec), nodes, strict=False))
         yield addresses, functools.partial(_start, str(number), spec, program, places, itertools.count(1))
-
-    def _submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str], *options: str) -> None:
-        # Slurm would let others read a file that it makes.
-        os.close(os.open(_output(job.url), os.O_WRONLY | os.O_CREAT, 0o600))
-        # It starts after this event, so that the launcher's own events come later.
-        said = _ask(_sbatch(spec, job.url, "--parsable", "--hold", *options), _BATCH_SCRIPT, environ)
-        number = said.partition(";")[0]
-        job.add("launched", "QUEUED", place=f"{_PLACE}{number}")
-        _ask(["scontrol", "release", number])
 
 
 class Step(ChildProcess):
