@@ -77,7 +77,7 @@ def _add_submit(actions: Any) -> None:
         "--on",
         metavar="TARGET",
         default="local",
-        help="where to run: local, slurm, or a target of estimator.toml (default: local)",
+        help="where to run: local, slurm, ray, or a target of estimator.toml (default: local)",
     )
     add("--module-name", metavar="NAME", help="module to run, such as trainer.task")
     add("--package-path", metavar="DIR", help="folder of its package (default: the one of its name here)")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torch_estimator.jobs.directory import JobDirectory, Status
+from torch_estimator.jobs.ray import Ray
 from torch_estimator.jobs.slurm import Slurm
 from torch_estimator.jobs.targets import Local, Target
 
-KINDS: dict[str, Target] = {"local": Local(), "slurm": Slurm()}
+KINDS: dict[str, Target] = {"local": Local(), "slurm": Slurm(), "ray": Ray()}
 """Target of each kind, by its name in ``estimator.toml``."""
 
 

@@ -5,7 +5,7 @@ The parts, in the order in which ``estimator local train`` uses them:
 1. `layout` says which tasks a job has, chooses their ports, and builds the command and environment of each.
 2. `job` supervises: it starts every task, restarts failed ones, stops the job, and returns its exit status.
 3. `process` starts one task. `process.Start` is the interface between the supervisor and a place where processes run;
-   `process.LocalProcess` implements it for this machine, ``examples/cluster/ray_actors.py`` for a Ray cluster.
+   `process.LocalProcess` implements it for this machine, `torch_estimator.jobs.ray` for a Ray cluster.
 4. `lines` copies what the processes print, and shows it on the terminal.
 
 To add another place, such as Kubernetes, write one class with the methods of `process.RunningProcess` whose constructor
