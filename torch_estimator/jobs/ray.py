@@ -38,7 +38,7 @@ _AUTO = "auto"
 _SIGNALS = "signals"
 _CONNECT_SECS = 10.0
 # Send lines in batches, since each message costs the launcher about a millisecond.
-_GATHER_SECS = 0.05
+_GATHER_SECS = 0.1
 # An actor keeps at most this many lines. The role's process then waits in its next print until the launcher has them.
 _MOST_LINES = 10_000
 _MOST_BATCHES = 2
@@ -99,7 +99,6 @@ class Ray(Local):
                 f"target {spec.target} needs Ray, which is not installed; pip install 'torch-estimator[ray]'."
             )
         Settings.of(spec).head()
-        _bundles(spec)
 
     @contextlib.contextmanager
     def start(self, job: JobDirectory, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:
