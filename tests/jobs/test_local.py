@@ -214,6 +214,13 @@ def test_parameter_servers_have_a_key_of_their_job(jobs: Jobs) -> None:
     assert jobs.log("keyed", "worker-0") == str(key)
 
 
+def test_a_program_may_be_one_file(jobs: Jobs) -> None:
+    (jobs.folder / "prog.py").write_text("import sys; print('ran', sys.argv[1:])")
+    assert jobs.run("submit", "training", "single", "--module-name", "prog", "--", "x")[0] == 0
+    assert jobs.wait("single") == "SUCCEEDED"
+    assert jobs.log("single", "chief-0") == "ran ['x']"
+
+
 def test_a_dry_run_makes_nothing(jobs: Jobs) -> None:
     jobs.program("")
     status, out, _ = jobs.run(

@@ -182,8 +182,14 @@ class JobDirectory:
         """Add an event. Launcher and commands may do so at the same time."""
         event = JobEvent(kind=kind, time=time.time(), state=state, **details)
         number = max(self._numbers(), default=0) + 1
-        while not files.create(files.join(self._events, f"{number:0{_DIGITS}}.json"), encoded(event)):
+        path = files.join(self._events, f"{number:0{_DIGITS}}.json")
+        if not files.can_create(path):
+            # Two writers at the same moment would go unnoticed, as in a registry on such a store.
+            files.write_atomic(path, encoded(event))
+            return
+        while not files.create(path, encoded(event)):
             number += 1
+            path = files.join(self._events, f"{number:0{_DIGITS}}.json")
 
     def events(self) -> list[JobEvent]:
         """Return all events, the oldest first."""

@@ -110,8 +110,8 @@ class _Observer:
                 if said:
                     self._said = f"{role} said: {said}"
                 self._job.add("exited", role=role, pid=event.pid, status=event.status, reason=said)
-                if event.status:
-                    self.reason = self.reason or f"{role} {describe_status(event.status)}."
+                if event.status and not self.reason:
+                    self.reason = " ".join(filter(None, [f"{role} {describe_status(event.status)}.", self._said]))
             else:
                 self.reason = " ".join(filter(None, [_sentence(event.reason), self._said]))
                 self._job.add("ending", status=event.status, reason=self.reason)

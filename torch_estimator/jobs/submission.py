@@ -27,7 +27,7 @@ def submit(
     target = KINDS[spec.settings["kind"]]
     package = find_package(spec.module_name, package_path)
     # This refuses a module that is not there.
-    Program(module_name=spec.module_name, package_path=str(package) if package.is_dir() else None)
+    Program(module_name=spec.module_name, package_path=str(package))
     target.check(spec, job.url)
     spec = dataclasses.replace(spec, package=package.name)
     plan = target.plan(spec, job.url)

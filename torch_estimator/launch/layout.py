@@ -87,8 +87,10 @@ class Program:
             raise InvalidValueError(
                 f"module_name must be a name with dots, such as trainer.task, but got {self.module_name!r}."
             )
-        if self.package_path is not None and not Path(self.package_path).is_dir():
-            what = "is no folder" if Path(self.package_path).exists() else "does not exist"
+        path = Path(self.package_path or ".")
+        # A module of one file is a package of its own.
+        if not path.is_dir() and not (path.is_file() and path.name == f"{self.module_name}.py"):
+            what = "is no folder" if path.exists() else "does not exist"
             raise InvalidValueError(
                 f"package_path {self.package_path!r} {what}; name the folder of the package that "
                 f"{self.module_name} is in."
