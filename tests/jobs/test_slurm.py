@@ -97,7 +97,7 @@ def processes() -> dict[str, int]:
         except OSError:
             continue
         environ = dict(line.decode(errors="replace").partition("=")[::2] for line in lines)
-        is_role = command[:1] != [b"sh"] and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}
+        is_role = not command[0].endswith(b"sh") and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}
         if is_role and "SLURM_STEP_ID" in environ:
             found[f"{environ['SLURM_JOB_NAME']} of {environ['SLURM_JOB_ID']}"] = int(folder.name)
     return found
