@@ -88,8 +88,11 @@ def number(jobs: Jobs, name: str) -> str:
 
 
 def processes() -> dict[str, int]:
-    """The processes of all roles, by the name of the step and the number of the job. All nodes are this machine."""
-    found = {}
+    """The processes of all roles, by the name of the step and the number of the job. All nodes are this machine.
+
+    Tests beside this one may have a cluster of their own.
+    """
+    found, conf = {}, str(Path(os.environ["PATH"].partition(os.pathsep)[0]).parent / "slurm.conf")
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
@@ -98,7 +101,7 @@ def processes() -> dict[str, int]:
             continue
         environ = dict(line.decode(errors="replace").partition("=")[::2] for line in lines)
         is_role = not command[0].endswith(b"sh") and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}
-        if is_role and "SLURM_STEP_ID" in environ:
+        if is_role and "SLURM_STEP_ID" in environ and environ.get("SLURM_CONF") == conf:
             found[f"{environ['SLURM_JOB_NAME']} of {environ['SLURM_JOB_ID']}"] = int(folder.name)
     return found
 
