@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.data.positions import numbers
+from torch_estimator import feature_column as fc
 from torch_estimator.data import Dataset
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
 
@@ -81,6 +82,19 @@ def test_a_model_s_types_are_read(tmp_path: Path) -> None:
     assert features["male"].tolist() == [True, False, True]
     assert features["scores"].tolist() == [[1, 2.5], [3, 4], [5, 6]]
     assert labels.to_pylist() == ["ä", "", 'say "hi"\n']
+
+
+def test_a_column_of_the_schema_may_be_null_in_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"x": 1, "word": null, "id": null}\n{"x": 2, "word": null, "id": null}\n')
+    columns = [fc.categorical_column_with_hash_bucket("word", 5), fc.categorical_column_with_identity("id", 5)]
+    schema = fc.schema([fc.numeric_column("x"), *columns])
+    (batch,) = Dataset.from_json(path, schema=schema).batch(2)
+    assert {name: np.asarray(values).tolist() for name, values in batch.items()} == {
+        "x": [1, 2],
+        "word": ["", ""],
+        "id": [-1, -1],
+    }
 
 
 def test_a_column_that_is_rare_is_read_if_it_has_a_default(tmp_path: Path) -> None:

@@ -112,8 +112,12 @@ def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str,
         names = table.column_names
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid("A key is not UTF-8") from error
-    # Arrow also returns a column for a known key that no line has. Leave out such columns.
-    found = (name for name in names if name not in known or table.column(name).null_count < len(table))
+    # Arrow also returns a column for a known key that no line has. Leave out such columns, but not those of nulls.
+    found = (
+        name
+        for name in names
+        if name not in known or table.column(name).null_count < len(table) or f'"{name}"'.encode() in data
+    )
     return {name: table.schema.field(name).type for name in found}
 
 
