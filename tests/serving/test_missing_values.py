@@ -20,6 +20,7 @@ import tritonclient.http
 import torch_estimator as te
 from tests.serving.models import app_of, ask, error_of
 from tests.serving.served import Server, serving
+from tests.serving.ways import Asked, without_missing, write_lines
 from torch_estimator import feature_column as fc
 from torch_estimator.cli import main
 
@@ -46,7 +47,8 @@ ROWS: list[dict[str, Any]] = [
     {**FULL, "hours_per_week": 12.5, "workclass": "never seen", "age": None},
     {"hours_per_week": 8.0, **dict.fromkeys(OPTIONAL)},
 ]
-ABSENT = [{name: value for name, value in row.items() if value is not None} for row in ROWS]
+ABSENT = without_missing(ROWS)
+WITH_NAN = [{name: NAN if value is None else value for name, value in row.items()} for row in ROWS]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Trained:
 
     export: str
     server: Server
+    asked: Asked
     expected: list[float]
     folder: Path
 
@@ -69,8 +72,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     table = pa.table({name: pa.array(column(name), kind) for name, kind in KINDS.items()})
     pq.write_table(table, folder / "rows.parquet")
     pq.write_table(table.append_column("label", pa.array([0, 1] * 3 + [0])), folder / "train.parquet")
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (folder / "absent.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ABSENT))
+    write_lines(folder / "rows.jsonl", ROWS)
+    write_lines(folder / "absent.jsonl", ABSENT)
     lines = [",".join("" if value is None else str(value) for value in row.values()) for row in ROWS]
     (folder / "rows.csv").write_text("\n".join([",".join(FULL), *lines, ""]))
     schema = fc.schema(COLUMNS)
@@ -84,29 +87,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
     answers = model.predict(lambda: te.data.Dataset.from_parquet(f"{folder}/rows.parquet", schema=schema).batch(3))
     expected = [float(one["logits"][0]) for one in answers]
     with serving(folder / "export") as server:
-        yield Trained(export, server, expected, folder)
-
-
-def by_row(trained: Trained, rows: list[dict[str, Any]]) -> Any:
-    answer = httpx.post(f"http://{trained.server.rest}/v1/models/same:predict", content=json.dumps({"instances": rows}))
-    return [one["logits"] for one in answer.json()["predictions"]]
-
-
-def by_column(trained: Trained, missing: Any) -> Any:
-    inputs = {name: column(name, missing) for name in FULL}
-    answer = httpx.post(f"http://{trained.server.rest}/v1/models/same:predict", content=json.dumps({"inputs": inputs}))
-    return answer.json()["outputs"]["logits"]
-
-
-def open_inference_json(trained: Trained, missing: Any) -> Any:
-    inputs = [
-        {"name": name, "datatype": datatype, "shape": [len(ROWS)], "data": column(name, missing)}
-        for name, datatype in zip(FULL, ("FP32", "FP32", "BYTES", "BYTES", "INT64"), strict=True)
-    ]
-    content = json.dumps({"inputs": inputs, "outputs": [{"name": "logits"}]})
-    return httpx.post(f"http://{trained.server.rest}/v2/models/same/infer", content=content).json()["outputs"][0][
-        "data"
-    ]
+        asked = Asked(export, "same", lambda path, **given: httpx.post(f"http://{server.rest}{path}", **given))
+        yield Trained(export, server, asked, expected, folder)
 
 
 def open_inference_binary(trained: Trained, module: Any, address: str) -> Any:
@@ -128,33 +110,25 @@ def exported(trained: Trained, **columns: Any) -> Any:
     return te.ExportedModel.load(trained.export).predict(inputs)["logits"]
 
 
-def batch(trained: Trained, name: str) -> Any:
-    output = trained.folder / f"output-{name}"
-    arguments = ["--model", trained.export, "--input", str(trained.folder / name), "--output", str(output)]
-    assert main(["predict-batch", *arguments]) == 0
-    lines = [line for one in sorted(output.glob("prediction.results-*")) for line in one.read_text().splitlines()]
-    return [json.loads(line)["logits"] for line in lines]
-
-
 AGES = np.array([25, NAN, 25, 25, 25, NAN, NAN])
 WAYS: dict[str, Callable[[Trained], Any]] = {
-    "REST by row, null": lambda it: by_row(it, ROWS),
-    "REST by row, absent": lambda it: by_row(it, ABSENT),
-    "REST by row, NaN": lambda it: by_row(it, [{k: NAN if v is None else v for k, v in row.items()} for row in ROWS]),
-    "REST by column, null": lambda it: by_column(it, None),
-    "REST by column, NaN": lambda it: by_column(it, NAN),
-    "v2 JSON, null": lambda it: open_inference_json(it, None),
-    "v2 JSON, NaN": lambda it: open_inference_json(it, NAN),
+    "REST by row, null": lambda it: it.asked.by_row(ROWS),
+    "REST by row, absent": lambda it: it.asked.by_row(ABSENT),
+    "REST by row, NaN": lambda it: it.asked.by_row(WITH_NAN),
+    "REST by column, null": lambda it: it.asked.by_column(ROWS),
+    "REST by column, NaN": lambda it: it.asked.by_column(WITH_NAN),
+    "v2 JSON, null": lambda it: it.asked.v2_json(ROWS),
+    "v2 JSON, NaN": lambda it: it.asked.v2_json(WITH_NAN),
     "v2 binary": lambda it: open_inference_binary(it, tritonclient.http, it.server.rest),
     "gRPC": lambda it: open_inference_binary(it, tritonclient.grpc, it.server.grpc),
     "ExportedModel, None": exported,
     "ExportedModel, arrays": lambda it: exported(it, age=AGES, occupation=np.array(column("occupation", NAN), object)),
     "ExportedModel, ids as floats": lambda it: exported(it, region=np.array(column("region", NAN))),
     "ExportedModel, columns of one": lambda it: exported(it, age=AGES[:, None], region=[[v] for v in column("region")]),
-    "predict-batch of Parquet": lambda it: batch(it, "rows.parquet"),
-    "predict-batch of JSON lines": lambda it: batch(it, "rows.jsonl"),
-    "predict-batch of JSON lines, absent": lambda it: batch(it, "absent.jsonl"),
-    "predict-batch of CSV": lambda it: batch(it, "rows.csv"),
+    "predict-batch of Parquet": lambda it: it.asked.predict_batch(it.folder / "rows.parquet"),
+    "predict-batch of JSON lines": lambda it: it.asked.predict_batch(it.folder / "rows.jsonl"),
+    "predict-batch of JSON lines, absent": lambda it: it.asked.predict_batch(it.folder / "absent.jsonl"),
+    "predict-batch of CSV": lambda it: it.asked.predict_batch(it.folder / "rows.csv"),
 }
 
 
@@ -164,20 +138,15 @@ def test_rows_with_holes_are_predicted_as_the_estimator_does(trained: Trained, w
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "absent.jsonl"])
-def test_the_command_predict_takes_rows_with_holes(
-    trained: Trained, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(trained.folder / name)
-    assert main(["predict", "--model-dir", trained.export, "--json-instances", path, "--format", "json"]) == 0
-    answers = [one["logits"] for one in json.loads(capsys.readouterr().out)["predictions"]]
-    np.testing.assert_allclose(np.ravel(answers), trained.expected, atol=1e-5)
+def test_the_command_predict_takes_rows_with_holes(trained: Trained, name: str) -> None:
+    np.testing.assert_allclose(trained.asked.predict(trained.folder / name), trained.expected, atol=1e-5)
 
 
 def test_a_file_may_lack_a_column_that_may_be_missing(trained: Trained, caplog: pytest.LogCaptureFixture) -> None:
     table = pq.read_table(trained.folder / "rows.parquet").drop_columns(["occupation", "age"])
     pq.write_table(table, trained.folder / "narrow.parquet")
-    expected = exported(trained, occupation=[None] * len(ROWS), age=[None] * len(ROWS))
-    np.testing.assert_allclose(batch(trained, "narrow.parquet"), expected, atol=1e-5)
+    expected = np.ravel(exported(trained, occupation=[None] * len(ROWS), age=[None] * len(ROWS)))
+    np.testing.assert_allclose(trained.asked.predict_batch(trained.folder / "narrow.parquet"), expected, atol=1e-5)
     assert "narrow.parquet has no column 'age', 'occupation'; each row gets the default." in caplog.text
 
 

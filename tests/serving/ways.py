@@ -12,9 +12,10 @@ import io
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +40,32 @@ _DATATYPES = {"DT_STRING": "BYTES", "DT_FLOAT": "FP32", "DT_INT64": "INT64"}
 
 @dataclass(frozen=True)
 class Asked:
-    """An export, and a server of it in this process.
+    """An export, and a server of it.
 
     Attributes:
         export: Directory of the export.
-        app: Application of the server.
-        inputs: Inputs of the signature.
+        model: Name of the model on the server.
+        post: Sends a path, a body and headers to the server.
+        app: Application of a server in this process, which alone answers `over_grpc`.
     """
 
     export: str
-    app: ServingApp
-    inputs: dict[str, TensorInfo]
+    model: str
+    post: Callable[..., httpx.Response]
+    app: ServingApp | None = None
+
+    @cached_property
+    def inputs(self) -> dict[str, TensorInfo]:
+        return dict(te.ExportedModel.load(self.export).signature("serving_default").inputs)
 
     def by_row(self, rows: Sequence[Row]) -> Answer:
-        answer = self._post("/v1/models/small:predict", json.dumps({"instances": rows}).encode())
+        answer = self._post(f"/v1/models/{self.model}:predict", json.dumps({"instances": rows}).encode())
         return answer if isinstance(answer, str) else _flat(one["logits"] for one in answer.json()["predictions"])
 
     def by_column(self, rows: Sequence[Row]) -> Answer:
         names = {name: None for row in rows for name in row}
         content = {"inputs": {name: [row.get(name) for row in rows] for name in names}}
-        answer = self._post("/v1/models/small:predict", json.dumps(content).encode())
+        answer = self._post(f"/v1/models/{self.model}:predict", json.dumps(content).encode())
         return answer if isinstance(answer, str) else _flat(answer.json()["outputs"]["logits"])
 
     def v2_json(self, rows: Sequence[Row]) -> Answer:
@@ -72,7 +79,7 @@ class Asked:
             for name, info in self.inputs.items()
         ]
         content = {"inputs": inputs, "outputs": [{"name": "logits"}]}
-        answer = self._post("/v2/models/small/infer", json.dumps(content).encode())
+        answer = self._post(f"/v2/models/{self.model}/infer", json.dumps(content).encode())
         return answer if isinstance(answer, str) else _flat(answer.json()["outputs"][0]["data"])
 
     def v2_binary(self, rows: Sequence[Row]) -> Answer:
@@ -83,11 +90,12 @@ class Asked:
         wanted = [tritonclient.http.InferRequestedOutput("logits", binary_data=False)]
         body, length = tritonclient.http.InferenceServerClient.generate_request_body(made, outputs=wanted)
         headers = {"Inference-Header-Content-Length": str(length)}
-        answer = self._post("/v2/models/small/infer", bytes(body), headers=headers)
+        answer = self._post(f"/v2/models/{self.model}/infer", bytes(body), headers=headers)
         return answer if isinstance(answer, str) else _flat(answer.json()["outputs"][0]["data"])
 
     def over_grpc(self, rows: Sequence[Row]) -> Answer:
-        message = service_pb2.ModelInferRequest(model_name="small")
+        assert self.app is not None
+        message = service_pb2.ModelInferRequest(model_name=self.model)
         message.outputs.add(name="logits")
         for name, values in self._tensors(rows).items():
             info = self.inputs[name]
@@ -130,7 +138,7 @@ class Asked:
             return str(error)
 
     def _post(self, path: str, content: bytes, **settings: Any) -> httpx.Response | str:
-        answer = ask(self.app, path, content, **settings)
+        answer = self.post(path, content=content, **settings)
         if answer.status_code == 200:
             return answer
         assert answer.status_code == 400, answer.text
@@ -150,7 +158,7 @@ class Asked:
 def asking(export: str, **settings: Any) -> Iterator[Asked]:
     """Serve an export in this process until the block ends."""
     with app_of(Path(export).parent, **settings) as app:
-        yield Asked(export, app, dict(te.ExportedModel.load(export).signature("serving_default").inputs))
+        yield Asked(export, "small", partial(ask, app), app)
 
 
 def write_lines(path: Path, rows: Sequence[Row]) -> Path:
