@@ -11,6 +11,7 @@ import pytest
 
 from tests.serving.echo_export import HOSTILE, INPUTS, INSTANCE
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
 from torch_estimator.serving.page_forms import command_line, fields_of, outcome_of, read_instance
 
@@ -57,6 +58,14 @@ def test_empty_fields_with_a_default_are_left_out() -> None:
     instance = read_instance(SIGNATURE, {**texts(INSTANCE), "count": "", "tags": "", HOSTILE: "", "pair": " "})
     assert set(instance) == {"text", "number", "flag", "pair"}
     assert instance["pair"] == []
+
+
+def test_an_empty_form_is_a_row_of_missing_values() -> None:
+    inputs = {"count": TensorInfo(dtype="DT_INT64", shape=(-1,), tensor="count", default=0)}
+    signature = Signature(method_name=PREDICT, inputs=inputs, outputs=inputs)
+    instance = read_instance(signature, {"count": ""})
+    assert instance == {"count": None}
+    assert to_columns([instance], signature) == {"count": [None]}
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def _text(value: Any, info: TensorInfo) -> str:
 def read_instance(signature: Signature, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the instance that a filled form describes, from the text of each field by the name of its input.
 
-    An empty field is left out if its input has a default. Raise an InvalidValueError if a text is not a value of its
-    input.
+    An empty field is left out if its input has a default, or null if all fields are. Raise an InvalidValueError if a
+    text is not a value of its input.
     """
     instance = {}
     for name, info in signature.inputs.items():
@@ -130,7 +130,7 @@ def read_instance(signature: Signature, texts: Mapping[str, str]) -> dict[str, A
         if text == "" and info.default is not None:
             continue
         instance[name] = _value(text, info, name)
-    return instance
+    return instance or dict.fromkeys(signature.inputs)
 
 
 def _value(text: str, info: TensorInfo, name: str) -> Any:
