@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,11 +17,26 @@ from torch_estimator.compile.change_detector import ModelSnapshot
 from torch_estimator.heads.function_head import FunctionHead
 
 
+@dataclass(slots=True)
+class Phase:
+    factor: float = 1.0
+
+
+def _shifted(x: float, by: dict[str, float]) -> float:
+    return x + by["shift"]
+
+
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
         self.settings: Any = SimpleNamespace(scale=1.0, sizes=[1, 2])
+        self.phase = Phase()
+        self.factors = np.ones(3)
+        self.shifted = partial(_shifted, by={"shift": 1.0})
+        self.deep: Any = SimpleNamespace(loss=SimpleNamespace(weights={"aux": 1.0}))
+        held = [1.0]
+        self.gain = lambda x: x * held[0]
 
 
 def _nothing(model: Any, optimizer: Any) -> None:
@@ -32,6 +50,11 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "a new attribute": lambda model, _: setattr(model, "new", None),
     "a number in an object": lambda model, _: setattr(model.settings, "scale", 2.0),
     "a number in a list in an object": lambda model, _: model.settings.sizes.append(3),
+    "a slot": lambda model, _: setattr(model.phase, "factor", 2.0),
+    "an array in place": lambda model, _: model.factors.__imul__(2.0),
+    "an argument of a partial": lambda model, _: model.shifted.keywords["by"].update(shift=2.0),
+    "a number far inside": lambda model, _: model.deep.loss.weights.update(aux=2.0),
+    "what a function closes over": lambda model, _: model.gain.__closure__[0].cell_contents.append(2.0),
     "the mode": lambda model, _: model.inner[1].eval(),
     "what is trained": lambda model, _: model.inner[0].weight.requires_grad_(False),
     "the layout of a parameter": lambda model, _: setattr(
