@@ -148,19 +148,25 @@ class CheckpointWriter:
                 f"checkpoint {path} cannot be amended: {files.reason(error)}; make room or permit writing."
             ) from error
 
+    @property
+    def latest(self) -> str | None:
+        """Name of the latest checkpoint; None if there is none."""
+        return None if self._index is None else self._index.latest
+
     def go_back(self) -> str | None:
-        """Make the `trusted` checkpoint the latest one, and return its path; None if there is none.
+        """Make the `trusted` checkpoint, if it is there, the latest one; return the latest one's path or None.
 
         Later checkpoints stay, and the index does not name them any more.
         """
         self.wait()
         index, trusted = self._index, self.trusted
-        if index is None or trusted is None or trusted not in index.names:
+        if index is None:
             return None
-        kept = index.saved[: index.names.index(trusted) + 1]
-        self._index = dataclasses.replace(index, latest=trusted, saved=kept)
-        write_index(self._model_dir, self._index)
-        return files.join(self._model_dir, trusted)
+        if trusted is not None and trusted in index.names:
+            kept = index.saved[: index.names.index(trusted) + 1]
+            self._index = index = dataclasses.replace(index, latest=trusted, saved=kept)
+            write_index(self._model_dir, index)
+        return files.join(self._model_dir, index.latest)
 
     def wait(self) -> None:
         """Wait until the running save, if any, has ended.

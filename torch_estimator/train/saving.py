@@ -40,8 +40,7 @@ class TrainingSaver:
         self.writer = writer
         self._training = training
         self._session = session
-        began_with = latest_checkpoint(training.model_dir)
-        writer.trusted = files.basename(began_with) if began_with is not None else None
+        writer.trusted = writer.latest
 
     def prepare(self) -> None:
         """Start to allocate the memory that checkpoints are copied to, in the background."""
@@ -77,7 +76,7 @@ class TrainingSaver:
 
     def gone_back(self, error: CompiledStepError) -> CompiledStepError:
         """Make the last checkpoint before which compiled steps were compared the latest; return the error with it."""
-        saved = self.writer.go_back() or latest_checkpoint(self._training.model_dir)
+        saved = self.writer.go_back()
         place = f"from {saved}" if saved is not None else "from the beginning"
         return CompiledStepError(f"{error} Start again to go on in Python {place}.")
 
