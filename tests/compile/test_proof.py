@@ -89,6 +89,19 @@ def test_a_number_from_a_file_that_changes_between_trainings(tmp_path: Path, cap
         assert REFUSED not in caplog.text
 
 
+class Change(te.Hook):
+    """Writes another number into a file once more than 20 steps are done."""
+
+    every_n_steps = 5
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def after_step(self, context: te.RunContext) -> None:
+        if context.global_step > 20:
+            self.file.write_text("3.0")
+
+
 class Hidden(Scaled):
     """Scales by the number only where the weights are no longer zeros, or after some steps."""
 
@@ -139,16 +152,9 @@ def test_a_number_that_changes_in_the_middle_ends_the_training_before_a_checkpoi
     file = tmp_path / "scale.txt"
     file.write_text("1.0")
 
-    class Change(te.Hook):
-        every_n_steps = 5
-
-        def after_step(self, context: te.RunContext) -> None:
-            if context.global_step > 20:
-                file.write_text("3.0")
-
     job = estimator(tmp_path / "model", Scaled(file), True, save_checkpoints_steps=10)
     with pytest.raises(te.errors.CompiledStepError, match=r"^Global step 30 is not saved, .*Python.*model\.ckpt-20\.$"):
-        job.train(data, steps=60, hooks=[Change()])
+        job.train(data, steps=60, hooks=[Change(file)])
     again = estimator(tmp_path / "model", Scaled(file), True, save_checkpoints_steps=10).train(data, max_steps=200)
     np.testing.assert_allclose(variables(again)["weight"], 1 / 3, rtol=1e-3)
 
@@ -159,16 +165,9 @@ def test_a_number_that_changes_at_the_end_is_noticed_at_the_last_checkpoint(tmp_
     file = tmp_path / "scale.txt"
     file.write_text("1.0")
 
-    class Change(te.Hook):
-        every_n_steps = 5
-
-        def after_step(self, context: te.RunContext) -> None:
-            if context.global_step > 20:
-                file.write_text("3.0")
-
     job = estimator(tmp_path / "model", Scaled(file), True, save_checkpoints_steps=save_steps)
     with pytest.raises(te.errors.CompiledStepError, match=r"Start again to go on in Python from .*model\.ckpt-0\.$"):
-        job.train(data, max_steps=60, hooks=[Change()])
+        job.train(data, max_steps=60, hooks=[Change(file)])
     assert te.latest_checkpoint(str(tmp_path / "model")) == str(tmp_path / "model" / "model.ckpt-0")
 
 
@@ -190,17 +189,10 @@ def test_a_training_goes_back_to_the_last_checkpoint_before_which_steps_were_com
     monkeypatch.setattr(compiled_runner, "_SHARE_OF_CHECKS", 1e-6)
     monkeypatch.setattr(compiled_runner.CompiledRunner, "check", at_some)
 
-    class Change(te.Hook):
-        every_n_steps = 5
-
-        def after_step(self, context: te.RunContext) -> None:
-            if context.global_step > 20:
-                file.write_text("3.0")
-
     settings = {"save_checkpoints_steps": 10, "keep_checkpoint_max": 2}
     job = estimator(tmp_path / "model", Scaled(file), True, **settings)
     with pytest.raises(te.errors.CompiledStepError, match=r"^Global step 80 is not saved, .*from .*model\.ckpt-20\.$"):
-        job.train(data, max_steps=100, hooks=[Change()])
+        job.train(data, max_steps=100, hooks=[Change(file)])
     again = estimator(tmp_path / "model", Scaled(file), True, **settings).train(data, max_steps=200)
     np.testing.assert_allclose(variables(again)["weight"], 1 / 3, rtol=1e-3)
 

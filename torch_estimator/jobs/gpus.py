@@ -33,15 +33,13 @@ class Gpus:
         self._folder = os.path.join(tempfile.gettempdir(), "torch-estimator-gpus") if folder is None else folder
         self._locks: dict[str, FileLock] = {}
 
-    def take(self, count: int, wait: bool = True) -> list[str]:
+    def take(self, count: int) -> list[str]:
         """Take a number of GPUs, all at once; wait until they are free."""
         if count > len(self._here):
             raise InvalidValueError(
                 f"the job asks for {count} GPUs, and this machine has {len(self._here)}; take another machine type."
             )
-        while count and not self._try(count):
-            if not wait:
-                return []
+        while len(self._locks) < count and not self.try_to_take(count):
             time.sleep(_POLL_SECS)
         return list(self._locks)
 
@@ -51,7 +49,8 @@ class Gpus:
             lock.release()
         self._locks.clear()
 
-    def _try(self, count: int) -> bool:
+    def try_to_take(self, count: int) -> list[str]:
+        """Take a number of GPUs, or none if fewer are free now."""
         # Everybody may write there, and nobody may remove the files of others.
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._folder)
@@ -60,8 +59,7 @@ class Gpus:
             if len(self._locks) < count:
                 with contextlib.suppress(BlockingIOError):
                     self._locks[number] = FileLock(os.path.join(self._folder, re.sub(r"\W", "_", number)))
-        if len(self._locks) == count:
-            return True
-        # Two jobs that hold a part each would wait for each other.
-        self.release()
-        return False
+        if len(self._locks) < count:
+            # Two jobs that hold a part each would wait for each other.
+            self.release()
+        return list(self._locks)

@@ -77,7 +77,7 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
         stack.callback(logs.close)
         observer = _Observer(job, spec, logs)
         limits = Limits(max_restarts=spec.max_restarts, finish_secs=spec.finish_secs, stop_secs=spec.stop_secs)
-        if spec.evaluator and spec.tier != "BASIC":
+        if spec.evaluator:
             logs.write(
                 None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
             )
