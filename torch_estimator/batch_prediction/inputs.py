@@ -76,13 +76,10 @@ _MANY_DIGITS = re.compile(rb"[0-9]{20}|-9[0-9]{18}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
-    """How CSV files are written, as the arguments of `Dataset.from_csv` say it.
+    """Format of CSV files, in the arguments of `Dataset.from_csv`.
 
-    Attributes:
-        delimiter: Character between fields; None finds it.
-        quote_char: Character around fields; empty if quotes have no meaning.
-        missing_values: Fields that stand for a missing value, besides the empty one.
-        encoding: Encoding of the files.
+    A `delimiter` of None is found in the first file, and with an empty `quote_char`, quotes have no meaning.
+    `missing_values` stand for a missing value, as the empty field does.
     """
 
     delimiter: str | None = None
@@ -103,17 +100,11 @@ class CsvOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A file of rows.
+    """File of rows: its path or URL, its `version`, which changes when it is written, and what its format needs.
 
-    Attributes:
-        url: Path or URL.
-        version: What changes when the file is written.
-        columns: Columns of a CSV file, in order, or columns to read of a Parquet file.
-        texts: Those of a Parquet file whose strings are read as codes.
-        start: Position of the first row of a text file, in bytes.
-        size: Length of a text file in bytes.
-        line: Number of its first line, after a header.
-        format: Format of a CSV file.
+    `columns` are all of a CSV file, in order, or those to read of a Parquet file; the strings of its columns `texts`
+    are read as codes. The first row of a text file begins at the byte `start` and in the line `line`, after a header,
+    and `size` is the length of the file in bytes.
     """
 
     url: str
@@ -128,14 +119,10 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a file.
+    """Part of the file with the index `file`: `length` bytes of text, rows of Parquet, or ranges of TFRecords.
 
-    Attributes:
-        file: Index of the file.
-        start: First byte of a text file, first row of a row group, or first range of records.
-        length: Number of bytes, of rows, or of ranges.
-        group: Number of the row group.
-        first: Number of the row in the file with which a chunk of Parquet begins.
+    It begins at the byte, row or range `start`. For Parquet this is a row of the row group `group`, and `first` is the
+    number of the same row in the file.
     """
 
     file: int
@@ -148,18 +135,13 @@ class Chunk:
 def find_files(patterns: Sequence[str]) -> list[str]:
     """Return the files that paths, URLs and globs name, each once; those of a glob are sorted.
 
-    Raises:
-        DataError: A path does not exist or is a directory, or a glob matches nothing.
+    Raise a DataError if a path does not exist or is a directory, or a glob matches nothing.
     """
     return list(dict.fromkeys(expand(as_patterns(patterns))))
 
 
 def format_of(urls: Sequence[str]) -> str:
-    """Return the format that the names of files tell.
-
-    Raises:
-        InvalidValueError: A name tells no format, or another one than the others.
-    """
+    """Return the format that file names tell; raise an InvalidValueError if one tells none, or they differ."""
     formats = {url: FORMATS.get(os.path.splitext(_PACKED.sub("", url.lower()))[1]) for url in urls}
     for url, one in formats.items():
         if one is None:
@@ -172,12 +154,9 @@ def format_of(urls: Sequence[str]) -> str:
 
 
 class Reader(ABC):
-    """Reader of the files of a format.
+    """Reader of the files of a format, for a call of `signature`; it forwards the columns `keys`.
 
-    Args:
-        signature: The signature that will be called.
-        keys: Columns to forward.
-        unknown: What is done with other names in rows of JSON. Other columns of tables are not read.
+    `unknown` decides on other names in rows of JSON. Other columns of tables are not read.
     """
 
     def __init__(self, signature: Signature, keys: Sequence[str], *, unknown: UnknownNames = REFUSED) -> None:
@@ -189,19 +168,11 @@ class Reader(ABC):
 
     @abstractmethod
     def plan(self, number: int, url: str) -> tuple[InputFile, list[Chunk]]:
-        """Return a file's description and its chunks.
-
-        Raises:
-            DataError: The file cannot be read, or lacks a column.
-        """
+        """Return a file's description and its chunks; raise a DataError if it cannot be read or lacks a column."""
 
     @abstractmethod
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
-        """Return the rows of a chunk.
-
-        Raises:
-            DataError: The file cannot be read.
-        """
+        """Return the rows of a chunk; raise a DataError if the file cannot be read."""
 
     def _check_columns(self, names: Sequence[str], url: str, cure: str = "") -> None:
         unread = [name for name in names if not self._columns_of([name]) and name not in self._said]
@@ -222,11 +193,11 @@ class Reader(ABC):
             logger.info("%s has no column %s; each row gets the default.", url, ", ".join(map(repr, absent)))
 
     def _columns_of(self, names: Sequence[str]) -> list[str]:
-        """Return which columns of a file to read."""
+        """Return those columns that are inputs of the signature or keys."""
         return [name for name in names if name in self.signature.inputs or name in self.keys]
 
     def _add_path(self, columns: dict[str, pa.Array], url: str, rows: int) -> dict[int, str]:
-        """Add columns that the path of a file has; return the rows that have another value, and the reasons."""
+        """Add the columns in the path of a file; return the rows with another value in one of them, and the reasons."""
         reasons: dict[int, str] = {}
         for name, text in partition_of(url).items():
             if name in columns:
@@ -274,11 +245,7 @@ class _TextReader(Reader):
 class CsvReader(_TextReader):
     """Reader of CSV, in which an empty field is a missing value.
 
-    Args:
-        signature: As for `Reader`.
-        keys: As for `Reader`.
-        columns: Names of the columns; empty if the first record of each file has them.
-        options: How the files are written.
+    If `columns` is empty, the first record of each file names them.
     """
 
     _ranges: tuple[ByteFile, CsvRanges] | None = None
@@ -383,7 +350,10 @@ class CsvReader(_TextReader):
         return {name: one_array(table.column(name)) for name in table.column_names}, numbers, rejected
 
     def _parsed_by_record(self, pieces: Sequence[Piece], names: Sequence[str], form: CsvFormat) -> _Parsed:
-        """Do the same record by record, slowly: one is not UTF-8 or blank, or has a quote that does not end."""
+        """Return the rows as `_parsed` does, but slowly, record by record.
+
+        This is for pieces with a record that is not UTF-8 or is blank, or with a quote that does not end.
+        """
         rows: list[list[str]] = []
         numbers: list[int] = []
         rejected: list[tuple[int, str]] = []
@@ -466,7 +436,7 @@ class JsonReader(_TextReader):
         return value
 
     def _instance(self, value: Any, path: Container[str]) -> tuple[Any, tuple[Any, ...]]:
-        """Return what of a line is for the model, and the keys."""
+        """Split a line into the instance for the model and the values of the keys."""
         if not isinstance(value, dict) or set(value) == {"b64"}:
             if self.keys:
                 raise ValueError(f"A line must hold an object with {', '.join(self.keys)}, but has {shortened(value)}.")
@@ -619,10 +589,9 @@ def _header(record: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
 
 
 def _fields(record: bytes, names: Sequence[str], form: CsvFormat) -> list[str]:
-    """Return the fields of a record, empty where they stand for a missing value.
+    """Return the fields of a record, with '' for missing values; raise a ValueError if they cannot be read.
 
-    Raises:
-        ValueError: The record is not UTF-8, or has another number of fields than there are names.
+    The record has to be UTF-8, with as many fields as there are names and no carriage return outside quotes.
     """
     fields = form.fields(record.decode())
     if len(form.records(record)) > 1:
@@ -633,7 +602,7 @@ def _fields(record: bytes, names: Sequence[str], form: CsvFormat) -> list[str]:
 
 
 def _lines_at(data: bytes, positions: Array) -> Array:
-    """Return how many newlines are before some positions."""
+    """Return the number of newlines before each position."""
     lines: Array = np.searchsorted(np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")), positions)
     return lines
 
@@ -655,8 +624,7 @@ def _not_text(error: UnicodeDecodeError) -> str:
 def _json_loads(*, exact: bool) -> Any:
     """Return a function that reads a line of JSON and raises a ValueError with the reason.
 
-    Args:
-        exact: Whether integers stay exact that do not fit into 64 bits, as keys must.
+    With `exact`, integers that do not fit into 64 bits stay exact, as keys must.
     """
     try:
         from orjson import loads

@@ -74,10 +74,7 @@ class BatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a process needs to know of a job.
-
-    The export that was found, the format of the input, the chunks of each shard.
-    """
+    """What a process needs to know of a job: the export that was found, the format of the input, the shards' chunks."""
 
     options: BatchOptions
     export: str
@@ -354,7 +351,7 @@ def _work(pipe: Connection, parent: int) -> None:
 def _finish(plan: Plan, output: str) -> tuple[int, int, int]:
     """Give the files their names; return the number of predicted and rejected rows, and of names that were left out.
 
-    Everything can be done again if the process is killed in the middle.
+    Every step can be repeated, since the process may be killed between two of them.
     """
     states = [plan.files_of(number).read_state() for number in range(len(plan.shards))]
     # Files are divided by bytes, except Parquet, so that only now the number of a chunk's first line or row is known.

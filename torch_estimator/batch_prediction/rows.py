@@ -24,14 +24,10 @@ Column = Array | Texts | list[Any]
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of a chunk that could be read, and those that could not.
+    """Rows of a chunk that could be read, as inputs and keys by column, and those that could not, with the reasons.
 
-    Attributes:
-        columns: Values of each input.
-        keys: Values of each key column: an Arrow array, or Python values.
-        numbers: Place of each row in the chunk, from 0: its line, or its row in a Parquet file.
-        rejected: Place and reason of each row that could not be read.
-        length: Number of places in the chunk.
+    A row has a place in the chunk, from 0: its line, or its row in a Parquet file. There are `length` places; `numbers`
+    are those of the rows that could be read, and `rejected` has those of the others.
     """
 
     columns: dict[str, Column]
@@ -44,11 +40,7 @@ class Rows:
         return len(self.numbers)
 
     def reject(self, reasons: dict[int, str]) -> Rows:
-        """Return the rows without some of them.
-
-        Args:
-            reasons: Why rows are rejected, by their index among the remaining ones.
-        """
+        """Return the rows without those in `reasons`, which are numbered among these rows, not by place."""
         if not reasons:
             return self
         kept = np.setdiff1d(np.arange(len(self)), np.fromiter(reasons, np.int64))
@@ -86,15 +78,9 @@ def texts_of(array: pa.Array, info: TensorInfo) -> Texts:
 
 
 def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dict[int, str]]:
-    """Return a column of Arrow numbers or texts as numbers of the input's type.
+    """Convert an Arrow column of numbers, booleans or strings to the type of an input; nulls become its default.
 
-    Args:
-        array: Numbers, booleans or strings. Nulls become the input's default.
-        name: Name of the input.
-        info: Description of the input.
-
-    Returns:
-        The numbers, and the reason for each row that has none.
+    Return the reason for each row that has no number, too.
     """
     reasons: dict[int, str] = {}
     array = pa.nulls(len(array), pa.int8()) if pa.types.is_null(array.type) else array
@@ -122,15 +108,10 @@ def numbers_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Array, dic
 
 
 def lists_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Column, dict[int, str]]:
-    """Return a column of Arrow lists for an input that takes several values per row.
+    """Convert an Arrow column of lists for an input of several values per row; nulls become its default.
 
-    Args:
-        array: Lists, of any length if the input takes that. Nulls become the input's default.
-        name: Name of the input.
-        info: Description of the input.
-
-    Returns:
-        The rows, and the reason for each row that has the wrong number of values.
+    The lists may have any length if the input takes that. Return the reason for each row that is missing without a
+    default or has the wrong number of values, too.
     """
     reasons: dict[int, str] = {}
     if info.default is None and array.null_count and not info.holds_lists:
@@ -151,9 +132,9 @@ def lists_of(array: pa.Array, name: str, info: TensorInfo) -> tuple[Column, dict
 
 
 def as_read(array: pa.Array, name: str, info: TensorInfo) -> tuple[pa.Array, dict[int, str]]:
-    """Return an Arrow column converted as training converts it, and the reason for each row that cannot be.
+    """Convert an Arrow column as training does; return the reason for each row that cannot be converted, too.
 
-    Such a row becomes null. A column that can be given to the input as it is, is returned unchanged.
+    Such a row becomes null. A column that the input takes as it is, is returned unchanged.
     """
     if _fits(array.type, info):
         return array, {}
@@ -170,11 +151,7 @@ def as_read(array: pa.Array, name: str, info: TensorInfo) -> tuple[pa.Array, dic
 
 
 def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> None:
-    """Check that a Parquet column can be given to an input.
-
-    Raises:
-        DataError: It cannot.
-    """
+    """Raise a DataError if a Parquet column cannot be given to an input."""
     takes_lists = not info.is_single
     given = kind
     for _ in info.shape[1:]:
@@ -199,7 +176,7 @@ def _fits(kind: pa.DataType, info: TensorInfo) -> bool:
 
 
 def _wanted(kind: pa.DataType, info: TensorInfo) -> pa.DataType:
-    """Return the Arrow type of an input, in lists like those of a type."""
+    """Return the Arrow type of an input, in lists like those of the type `kind`."""
     if not is_list(kind):
         return pa.string() if info.dtype == "DT_STRING" else pa.from_numpy_dtype(info.type.numpy)
     value = _wanted(kind.value_type, info)

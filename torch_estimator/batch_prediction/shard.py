@@ -100,7 +100,7 @@ class ShardFiles:
             raise InvalidValueError(f"{self.state} cannot be read: {files.reason(error)}.") from error
 
     def write_state(self, state: ShardState) -> None:
-        """Commit."""
+        """Write the state file, which commits what it describes."""
         self._state_file.write(state)
 
     @property
@@ -255,7 +255,7 @@ def _joined(parts: Sequence[Array | Texts]) -> Array | Texts:
 
 
 def _commit(shard: ShardFiles, state: ShardState, results: BinaryIO, errors: BinaryIO) -> None:
-    """Sync the files, and only then say that what is in them is done."""
+    """Sync the files, and only then record in the state how much of them is complete."""
     for file in (results, errors):
         file.flush()
         os.fsync(file.fileno())
