@@ -135,7 +135,7 @@ class Strings(DType):
 
 
 class _Numbers(DType):
-    """What numbers and booleans have in common. `read` makes a value of text; `one` is what messages call it."""
+    """Base class of numbers and booleans. `read` converts text to a value; `one` is what messages call it."""
 
     python: ClassVar[tuple[type, ...]]
     read: ClassVar[type]
@@ -174,7 +174,7 @@ class _Numbers(DType):
 
 
 class Floats(_Numbers):
-    """Floating-point numbers. A caller may give integers, too."""
+    """Floating-point numbers, for which a caller may give integers, too."""
 
     kinds = "fiu"
     wanted = "numbers"

@@ -33,7 +33,7 @@ from torch_estimator.tfrecord.parser import Examples
 
 
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
-    """Return a batch of one input, a list or an array, as an array; what is missing in it gets the input's default.
+    """Convert a batch of one input, a list or an array, to an array; missing values get the input's default.
 
     This is the one place where null and NaN become the default, for every way to call an export.
     """
@@ -60,7 +60,7 @@ def _as_python(value: Any, info: TensorInfo) -> Any:
 
 
 def _with_default(value: Any, default: Any) -> Any:
-    """Return a row, or a part of one, with the part of the default in place of what is missing."""
+    """Return a row, or a part of one, with the same part of the default for each missing value."""
     if is_missing(value):
         return default
     if isinstance(value, list | tuple) and isinstance(default, list) and len(value) == len(default):
@@ -97,11 +97,9 @@ def filled(info: TensorInfo, rows: int) -> Array:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListFeed:
-    """Rows of different lengths as one padded array.
+    """Rows of different lengths as one padded array, ``[rows, n, ...]``, where n is the longest length, at least 1.
 
-    Attributes:
-        tensor: Values, ``[rows, n, ...]``, where n is the longest length, at least 1.
-        lengths: Length of each row, int64 ``[rows]``. If the caller passed a padded array, the padding counts.
+    `lengths` has the length of each row, int64 ``[rows]``; the padding counts if the caller passed a padded array.
     """
 
     tensor: Array
@@ -111,15 +109,9 @@ class ListFeed:
 def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
     """Convert lists of different lengths, one per row, to one padded array.
 
-    Args:
-        name: Name of the input, for messages.
-        value: A list per row, or an array ``[rows, n, ...]``. A bare value counts as a list of one, None as an empty
-            list.
-        info: Description of the input.
-
-    Raises:
-        InvalidValueError: A value has another type or shape, the lists are nested, or a list is empty that the model
-            takes unpadded.
+    `value` may also be an array ``[rows, n, ...]``. A bare value counts as a list of one, and None as the default, or
+    else as an empty list. Raise an InvalidValueError if a value has another type or shape, if lists are nested, or if a
+    list is empty that the model takes unpadded.
     """
     if isinstance(value, np.ndarray) and value.ndim == len(info.shape) and value.shape[1]:
         flat = as_tensor(name, value.reshape(-1, *value.shape[2:]), _flat_info(info))
@@ -146,16 +138,10 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
 
 
 def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
-    """Check that lists that belong together are equally long. Return the padded arrays by input.
+    """Return the padded arrays by input, after a check that lists that belong together are equally long.
 
-    These are lists of weights and their values, and the sequences of a row.
-
-    Args:
-        feeds: Rows by input.
-        infos: Description of every input. For an input of weights, `TensorInfo.lengths_of` names the input of values.
-
-    Raises:
-        InvalidValueError: A list has another length than the one that it belongs to.
+    These are lists of weights and of the values that `TensorInfo.lengths_of` names, and the sequences of a row. Raise
+    an InvalidValueError for the first row in which they are not.
     """
     sequences = {name: feed.lengths for name, feed in feeds.items() if infos[name].step_size}
     for name, lengths in sequences.items():
@@ -194,12 +180,7 @@ def _check_steps(
 
 
 class RowsError(InvalidValueError):
-    """Error for a batch that says something else about a batch than about a single row.
-
-    Args:
-        message: The message.
-        of_row: The message if the batch is one row, which the caller names.
-    """
+    """Error about a batch, with the message `of_row` for a batch of one row, which the caller names."""
 
     def __init__(self, message: str, *, of_row: str) -> None:
         super().__init__(message)
@@ -215,13 +196,10 @@ class WrongRowError(RowsError):
 
 
 class NotANumberError(WrongRowError):
-    """Error for text in which the graph found no number.
+    """Error for text in which the graph found no number, in the row `row`, from 0, of a batch of `rows`.
 
-    Args:
-        problem: The inputs and what is wrong with them, without the end of the sentence.
-        values: What the inputs have in the row, as text; empty if that is unknown.
-        row: Number of the row, from 0.
-        rows: Number of rows of the batch.
+    `problem` says which inputs have it and what is wrong with them, without the end of the sentence. `values` is what
+    they have in the row, as text, or empty if that is unknown.
     """
 
     def __init__(self, problem: str, values: Sequence[str], *, row: int, rows: int) -> None:
@@ -231,17 +209,15 @@ class NotANumberError(WrongRowError):
 
 
 def problem_of_row(error: InvalidValueError) -> str:
-    """Return the message of an error for a batch of one row."""
+    """Return the message of an error about a batch of one row."""
     return error.of_row if isinstance(error, RowsError) else str(error)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EqualRows:
-    """Rows of a batch whose sequences are equally long, so that they can be run together without padding.
+    """Numbers of the rows of a batch whose sequences are equally long, so that they can be run without padding.
 
-    Attributes:
-        rows: Numbers of the rows.
-        lengths: Length of each sequence, by tensor.
+    `lengths` has the length of each sequence, by tensor.
     """
 
     rows: npt.NDArray[np.int64]
@@ -256,14 +232,10 @@ class EqualRows:
 
 
 def equal_rows(lengths: Mapping[str, npt.NDArray[np.int64]], signature: Signature) -> list[EqualRows]:
-    """Return the groups of rows whose sequences are equally long; nothing if all rows can be run together.
+    """Group rows by sequence length; return [] if one run can take all rows.
 
-    Args:
-        lengths: Length of each row, by input, or feature of tf.Examples, that must not be padded.
-        signature: The signature.
-
-    Raises:
-        InvalidValueError: The rows differ in length, and so would the rows of an output.
+    `lengths` has the length of each row, by input, or feature of tf.Examples, that must not be padded. Raise an
+    InvalidValueError if the rows differ in length, and so would the rows of an output.
     """
     if all((one == one[:1]).all() for one in lengths.values()):
         return []
@@ -284,11 +256,9 @@ def equal_rows(lengths: Mapping[str, npt.NDArray[np.int64]], signature: Signatur
 
 
 class CsvRowError(RowsError):
-    """Error for a row of a CSV input that cannot be read.
+    """Error for the row `row`, from 1, of a CSV input that cannot be read.
 
-    Args:
-        problem: Second half of the message, after the row: ``has 2 fields where …``.
-        row: Number of the row, from 1.
+    `problem` is the message after the row: ``has 2 fields where …``.
     """
 
     def __init__(self, problem: str, *, row: int) -> None:
@@ -299,10 +269,8 @@ class CsvRowError(RowsError):
 def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | None:
     """Check rows of CSV. Return their fields, ``[rows, fields]``, if any row has quotes, else None.
 
-    Without quotes, the graph can split the rows itself: it splits at commas and does not handle quotes.
-
-    Raises:
-        CsvRowError: A row has a wrong number of fields, a broken quote, or text in place of a number.
+    Without quotes, the graph can split the rows itself: it splits at commas and does not handle quotes. Raise a
+    CsvRowError if a row has a wrong number of fields, a broken quote, or text in place of a number.
     """
     names = csv_format.column_names
     fields = [fields_of(row, names, number) for number, row in enumerate(rows, 1)]
@@ -325,19 +293,11 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
 def read_examples(
     name: str, value: Any, example_format: ExampleFormat
 ) -> tuple[dict[str, Array], int, dict[str, npt.NDArray[np.int64]]]:
-    """Parse serialized tf.Examples.
+    """Parse serialized tf.Examples, given as a list or array of bytes.
 
-    Args:
-        name: Name of the input, for messages.
-        value: A list or array of bytes, one tf.Example each.
-        example_format: The features, whose missing values get their defaults.
-
-    Returns:
-        An array for each of their features; the number of rows; the lengths of lists that must not be padded.
-
-    Raises:
-        InvalidValueError: A value is not a tf.Example, or lacks a feature that has no default; or a list is empty that
-            the model takes unpadded.
+    Return an array for each feature, with defaults for missing values; the number of rows; and the lengths of lists
+    that must not be padded. Raise an InvalidValueError if a value is not a tf.Example or lacks a feature that has no
+    default, or if a list is empty that the model takes unpadded.
     """
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         raise not_a_batch(name, value)

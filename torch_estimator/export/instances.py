@@ -20,12 +20,7 @@ _NESTED = {list, dict}
 
 
 class InstanceError(InvalidValueError):
-    """Error for a JSON instance that does not fit a signature.
-
-    Args:
-        problem: The message, which does not name the file and line of the instance.
-        index: Index of the instance, from 0.
-    """
+    """Error for the JSON instance `index`, from 0, which does not fit a signature; `problem` names no file or line."""
 
     def __init__(self, problem: str, *, index: int) -> None:
         super().__init__(problem)
@@ -33,16 +28,11 @@ class InstanceError(InvalidValueError):
 
 
 def to_columns(instances: Sequence[Any], signature: Signature, unknown: UnknownNames = REFUSED) -> dict[str, list[Any]]:
-    """Convert JSON instances to one list of values per input of a signature.
+    """Convert JSON instances, one per row, to one list of values per input of a signature.
 
-    Args:
-        instances: JSON values, one per row: an object with the signature's inputs (those with a default may be
-            omitted), or a bare value if the signature has a single input.
-        signature: The signature.
-        unknown: What is done with names that the signature does not have.
-
-    Raises:
-        InstanceError: An instance lacks an input, has an unknown one, or has no input at all.
+    An instance is an object with the signature's inputs, of which those with a default may be omitted, or a bare value
+    if the signature has a single input. Raise an InstanceError if one lacks an input, has a name that `unknown`
+    refuses, or has no input at all.
     """
     names = signature.inputs.keys()
     rows = []
@@ -67,16 +57,11 @@ def to_columns(instances: Sequence[Any], signature: Signature, unknown: UnknownN
 def first_wrong(
     check: Callable[[Mapping[str, Any]], None], columns: Mapping[str, Any], rows: int
 ) -> tuple[int, InvalidValueError] | None:
-    """Return the index of the first row that a check refuses, and the error.
+    """Return the index of the first row that `check` refuses, and its InvalidValueError; None if it refuses nothing.
 
-    If it refuses no single row, return the first row that it refuses after those before it, such as one of another
-    length. The result is None if it refuses nothing. The search halves the rows again and again, so that it takes about
+    `columns` has one value per row by input. If no single row is refused, return the first row that is refused after
+    those before it, such as one of another length. The search halves the rows again and again, so that it takes about
     as long as checking all of them three times, or some more if no single row is wrong.
-
-    Args:
-        check: Raises an InvalidValueError if one of the rows is wrong.
-        columns: Values by input, one per row.
-        rows: Number of rows.
     """
 
     def error_in(start: int, stop: int) -> InvalidValueError | None:
@@ -107,11 +92,7 @@ def first_wrong(
 
 
 def to_example(instance: Mapping[str, Any], example_format: ExampleFormat) -> bytes:
-    """Return a JSON object with values by feature as a serialized tf.Example.
-
-    Raises:
-        InvalidValueError: A value does not have the type of its feature.
-    """
+    """Serialize values by feature as a tf.Example; raise an InvalidValueError if one is not of its feature's type."""
     row = {}
     for name, given in instance.items():
         if given is None:

@@ -14,7 +14,7 @@ from torch_estimator.export.graph import INT64
 
 
 def replace(model: Any) -> None:
-    """Replace the operators of an `onnx_ir` model that give wrong int64 numbers by others with the right ones."""
+    """Replace those operators of an `onnx_ir` model that compute wrong int64 numbers."""
     from onnxscript import ir
 
     for scope in (model.graph, *model.functions.values()):

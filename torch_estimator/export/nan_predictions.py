@@ -1,7 +1,7 @@
 """Refusal of predictions that are NaN, where a premade head made them.
 
-A model of one's own may give NaN on purpose. The predictions of a premade head are NaN only if an input or a weight is
-not finite, so that whoever asked has to know it. `Manifest.head_outputs` says which outputs a premade head made.
+A user's own model may give NaN on purpose. The predictions of a premade head are NaN only if an input or a weight is
+not finite, which the caller has to know. `Manifest.head_outputs` says which outputs a premade head made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NanPredictionError(WrongRowError):
 def check_predictions(
     results: Mapping[str, Any], feeds: Mapping[str, Array], signature: Signature, manifest: Manifest
 ) -> None:
-    """Raise a NanPredictionError if a row of what premade heads made has a NaN; all arrays are by tensor."""
+    """Raise a NanPredictionError if a premade head's output has a NaN in a row; all arrays are by tensor."""
     wrong = [results[name] for name in manifest.head_outputs or () if name in results and has_nan(results[name])]
     if not wrong:
         return

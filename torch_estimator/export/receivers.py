@@ -34,15 +34,10 @@ _OUT_OF_RANGE = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """Inputs of the ONNX graph, and the raw columns that the graph computes from them.
+    """Inputs of the ONNX graph (`given`), and the raw columns that the graph computes from them, both ``[N, width]``.
 
-    Attributes:
-        given: What the inputs hold, by key, ``[N, width]``.
-        raw: Raw columns that the model may read, by key, ``[N, width]``.
-        shapes: Shape of a row of each raw column.
-        inputs: Inputs of a signature, by name.
-        csv: Format of a CSV input, otherwise None.
-        examples: Format of an input of serialized tf.Examples, otherwise None.
+    `raw` has all columns that the model may read, and `shapes` the shape of a row of each. `inputs` are those of a
+    signature. `csv` and `examples` are the format of such an input, otherwise None.
     """
 
     given: dict[str, RawTensor]
@@ -56,10 +51,7 @@ class Received:
 def lower_receiver(graph: GraphBuilder, receiver: ServingInput, *, for_columns: bool) -> Received:
     """Add a serving input to the graph: declare the inputs, parse their values, and apply the user's transforms.
 
-    Args:
-        graph: The graph.
-        receiver: The serving input.
-        for_columns: Whether feature columns read the raw columns, so that -1 marks a missing value in a list.
+    If feature columns read the raw columns (`for_columns`), -1 marks a missing value in a list.
     """
     csv = examples = None
     if receiver.kind == "csv":
@@ -122,11 +114,7 @@ def _default_of(name: str, receiver: ServingInput) -> Any:
 
 
 def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) -> None:
-    """Check that the serving input has every raw column that the model reads, with the right type and width.
-
-    Raises:
-        ExportError: A column is missing or has another type or width.
-    """
+    """Raise an ExportError unless the serving input has all raw columns that the model reads, with type and width."""
     for key, feature in needed.items():
         given = raw.get(key)
         if given is None:

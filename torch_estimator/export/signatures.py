@@ -141,8 +141,8 @@ class ExampleField:
     """One feature of serialized tf.Examples that the model uses; `dtype` is ``float32``, ``int64`` or ``string``.
 
     `shape` is that of one row's values: None if there may be any number of them, ``(-1, …)`` for steps of a shape.
-    `default` replaces a missing feature; without it, a missing one is an error, unless it is a list. `step_size` and
-    `exact_lengths` are as in `TensorInfo`.
+    `default` replaces a missing feature; without one, a missing feature is an error, unless it is a list. `step_size`
+    and `exact_lengths` are as in `TensorInfo`.
     """
 
     dtype: str

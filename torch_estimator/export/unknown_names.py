@@ -16,14 +16,11 @@ _MOST_SAID = 20
 
 
 class UnknownNames:
-    """What is done with names that a signature does not have. The log names each that is left out once.
+    """What is done with names that a signature does not have: they are refused, or left out with `ignore`.
 
-    `count` is how many were left out: by row, each name of each row; by column, each column of a request.
-
-    Args:
-        ignore: Whether they are left out.
-        reader: What does not read them, for the log.
-        observe: Called with the number of names that are left out.
+    The log names each that is left out once, as a name that `reader` does not read. `observe` is called with the number
+    of names that are left out, and `count` is their sum: by row, each name of each row; by column, each column of a
+    request.
     """
 
     def __init__(
@@ -36,7 +33,7 @@ class UnknownNames:
         self._said: set[str] = set()
 
     def see(self, names: Iterable[str], signature: Signature) -> None:
-        """Leave out those of the names that a signature does not have; raise an InvalidValueError if that is wrong."""
+        """Refuse those of the names that a signature does not have with an InvalidValueError, or count and log them."""
         unknown = [name for name in names if name not in signature.inputs]
         if not unknown:
             return
