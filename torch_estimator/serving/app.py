@@ -1,4 +1,4 @@
-"""The ASGI application: finds out what a request is for, and has it answered.
+"""ASGI application: check the token of a request, pass it to the protocol of its path, count and log the answer.
 
 Predictions are answered by plain ASGI functions, because a framework would take as long as the prediction itself. What
 is not about models (`/metrics`, the page, the description of the interface) goes through Starlette.
@@ -71,7 +71,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a path of TensorFlow Serving's REST names."""
+    """Parts of a path of TensorFlow Serving's REST."""
 
     model: str
     version: int | None
@@ -104,7 +104,7 @@ class ServingApp:
         self._other.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or begin or end with the server (ASGI's entry point)."""
+        """Answer a request, or start or stop with the server (ASGI's entry point)."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return

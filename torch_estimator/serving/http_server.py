@@ -99,7 +99,7 @@ class HttpServer(uvicorn.Server):
             signal.signal(signal.SIGUSR1, lambda number, frame: self.retire())
 
     def retire(self) -> None:
-        """End once what is running is answered, however long that takes; others go on accepting."""
+        """Exit after all running requests are answered, however long that takes; other processes go on accepting."""
         self._is_retiring = True
         self.config.timeout_graceful_shutdown = None
         self.should_exit = True
@@ -179,7 +179,7 @@ class HttpServer(uvicorn.Server):
 
 
 class LastAnswer:
-    """ASGI application that answers as another one does, and says that the connection is closed after the answer."""
+    """ASGI application that adds ``Connection: close`` to the answers of another one."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -292,10 +292,10 @@ class Acceptor:
 
 
 class WorkClock:
-    """Tells how long this process has worked, or would have worked if it had been given a core.
+    """Clock of the time that this process has used a core, or has waited for one.
 
-    The time that it waits for a core counts, because on a machine that others use as well, a server gets only a part of
-    a core and still has too much to do.
+    Waiting counts because on a machine that others use as well, a server gets only a part of a core and still has too
+    much to do.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ class Loader:
         return future
 
     def go_on(self) -> None:
-        """Begin the next load, if none runs that is not slow; call this from time to time."""
+        """Begin the next load if all running ones are slow, or none runs; call this from time to time."""
         with self._lock:
             self._running = {future: began for future, began in self._running.items() if not future.done()}
             if self._waiting and all(map(self.seconds_of_slow, self._running)):

@@ -71,7 +71,7 @@ def _python(module: str, *arguments: str) -> list[str]:
 class Scaling:
     """How many nodes the load needs, from `least` to `most`.
 
-    A node is started when those that are there use most of a core each, and ended when fewer would have been enough for
+    A node is started when the running ones use most of a core each, and ended when fewer would have been enough for
     `idle_secs`. In between is a gap, so that a steady load does not start and end nodes in turn.
 
     >>> scaling = Scaling(least=0, most=2, idle_secs=60.0)
@@ -278,7 +278,7 @@ class Parent:
             self._ready = None
 
     def _measure_load(self, now: float) -> None:
-        """See how busy the nodes are, and change how many are wanted."""
+        """Measure how busy the nodes are, and adjust how many are wanted."""
         active = self._active()
         if not (self._options.follows_load and active and now >= self._look_at):
             return
@@ -326,7 +326,7 @@ class Parent:
             logger.info("%s has ended; %s.", str(node).capitalize(), f"{left} left" if left else _NONE_LEFT)
 
     def _replace(self, node: _Node, status: int) -> None:
-        """Decide when a node that has died is started again."""
+        """Schedule the start of another node for one that has died, or end the server if that cannot help."""
         now = time.monotonic()
         problem = node.said.decode(errors="replace").strip() if node.ready_at is None else ""
         if status > 0 and not self._was_ready:
@@ -356,7 +356,7 @@ class Parent:
             self._kill_all()
 
     def _end(self, status: int) -> None:
-        """Have all nodes end, and then the parent."""
+        """Shut down all nodes; the parent exits after the last one."""
         self._status = status
         self._kill_at = time.monotonic() + self._options.drain_secs + _KILL_SECS
         for node in self._nodes:

@@ -51,14 +51,9 @@ _BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 @dataclass(frozen=True, slots=True)
 class InferCall:
-    """What an infer request asks for.
+    """What an infer request asks for; the answer has to repeat `request_id`, which is empty if there is none.
 
-    Attributes:
-        request_id: The id that the answer has to repeat; empty if there is none.
-        signature: Name of the signature.
-        columns: Inputs by name.
-        rows: Number of instances.
-        outputs: Name of each output to return, and whether it is to be binary.
+    `rows` is the number of instances. `outputs` has the name of each output, and whether it is to be binary.
     """
 
     request_id: str

@@ -90,7 +90,7 @@ def fields_of(signature: Signature, instance: Mapping[str, Any]) -> list[Field]:
 
 
 def texts_in(fields: list[Field], texts: Mapping[str, str]) -> list[Field]:
-    """Return fields with other texts, as a person has sent them."""
+    """Return the fields with the texts that a person has sent."""
     return [
         Field(name=one.name, kind=one.kind, type=one.type, value=texts.get(one.name, ""), default=one.default)
         for one in fields
@@ -150,7 +150,7 @@ def _value(text: str, info: TensorInfo, name: str) -> Any:
 
 
 def _bytes(text: str, name: str) -> Any:
-    """Return the bytes of ``{"b64": …}``, the notation of TensorFlow Serving; any other text is what it is."""
+    """Return the bytes of ``{"b64": …}``, the notation of TensorFlow Serving, or any other text unchanged."""
     try:
         value = parse_json(text)
     except ValueError:

@@ -311,7 +311,7 @@ def _dumps(content: Any, is_finite: bool) -> bytes:
 
 
 def _contiguous(value: Any) -> Any:
-    """Return an array that orjson could not write in a form that it can."""
+    """Convert an array that orjson refuses to a contiguous one, or to a list if it is contiguous already."""
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value) if not value.flags.c_contiguous else value.tolist()
     raise TypeError(f"{type(value)} is not JSON")

@@ -32,13 +32,10 @@ _MOST_IN_LISTS = 1024
 
 @dataclass(slots=True)
 class InputTensor:
-    """An input as a request gives it; nothing in it is checked.
+    """An input as a request gives it, with nothing checked; `datatype` is the protocol's, such as ``FP32``.
 
-    Attributes:
-        name: Name of the input.
-        datatype: Datatype, such as ``FP32``.
-        shape: Sizes, the number of instances first.
-        data: The elements: bytes in the binary form, or a list, which may be nested.
+    The number of instances is the first size of `shape`. `data` are the elements: bytes in the binary form, or a list,
+    which may be nested.
     """
 
     name: str
@@ -52,14 +49,9 @@ def read_columns(
 ) -> tuple[Columns, int]:
     """Return the inputs of a request by column, and the number of instances.
 
-    Args:
-        tensors: The inputs.
-        signature: The signature that they are for.
-        unknown: What is done with inputs that the signature does not have.
-        as_text: Whether elements of BYTES are text; serialized tf.Examples are not.
-
-    Raises:
-        RequestError: An input is missing, unknown, of another type or shape, or has not as many elements as it says.
+    Elements of BYTES are decoded unless `as_text` is false, as for serialized tf.Examples. Raise a RequestError if an
+    input is missing, has a name that `unknown` refuses, is of another type or shape, or has not as many elements as it
+    says.
     """
     columns: dict[str, Any] = {}
     empty: list[InputTensor] = []
@@ -104,11 +96,7 @@ def read_columns(
 
 
 def _count(name: str, shape: Sequence[int], info: TensorInfo) -> int:
-    """Return how many elements a shape has.
-
-    Raises:
-        RequestError: The input cannot have this shape.
-    """
+    """Return how many elements a shape has; raise a RequestError if the input cannot have this shape."""
     if not shape or len(shape) > len(info.shape) + 1:
         raise _wrong_shape(name, shape, info)
     if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
@@ -195,11 +183,7 @@ def _add_defaults(columns: dict[str, Any], signature: Signature, rows: int) -> N
 
 
 def texts_of(elements: Sequence[bytes], name: str) -> list[str]:
-    """Return the elements of a BYTES tensor as text.
-
-    Raises:
-        RequestError: An element is not UTF-8.
-    """
+    """Return the elements of a BYTES tensor as text; raise a RequestError if one is not UTF-8."""
     texts: list[str] = []
     try:
         texts.extend(element.decode() for element in elements)
@@ -209,15 +193,7 @@ def texts_of(elements: Sequence[bytes], name: str) -> list[str]:
 
 
 def split_bytes(data: bytes, count: int, name: str) -> list[bytes]:
-    r"""Return the elements of a BYTES tensor in binary form.
-
-    Args:
-        data: The binary form.
-        count: How many elements there must be.
-        name: Name of the input, for messages.
-
-    Raises:
-        RequestError: There are more or fewer elements.
+    r"""Split the binary form of a BYTES tensor into elements; raise a RequestError unless there are exactly `count`.
 
     >>> split_bytes(b"\x01\x00\x00\x00a\x02\x00\x00\x00bc", 2, "word")
     [b'a', b'bc']

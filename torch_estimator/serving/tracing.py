@@ -63,7 +63,7 @@ class Trace:
             self.parent = f"00-{made.trace_id:032x}-{made.span_id:016x}-{int(made.trace_flags):02x}"
 
     def sending(self, send: Send) -> Send:
-        """Return a function that sends what `send` does, with the trace in the headers."""
+        """Wrap `send` so that the headers of the answer carry the trace."""
         if self.parent is None:
             return send
         line = (b"traceparent", self.parent.encode("latin-1"))

@@ -97,7 +97,7 @@ def serve(
 
 
 def _leave() -> None:
-    """End the process at once if it is to end: at its regular end, Python would wait for a graph that never ends."""
+    """Exit at once if the process is to end: at its regular end, Python would wait for a graph that never ends."""
     error = sys.exc_info()[1]
     status = {type(None): 0, SystemExit: getattr(error, "code", 0), KeyboardInterrupt: INTERRUPTED}.get(type(error))
     if status is not None:
