@@ -3,7 +3,7 @@
 The order in which data flows: a source (`sources`) reads chunks of rows, operations (`operations`) change the stream of
 chunks, and a `DatasetIterator` returns batches and the position to save. `pipeline` puts them together.
 
-What is named here is imported when it is first used, since most of it imports PyTorch, and readers of files need not.
+Names are imported when they are first used, since most of them import PyTorch, which readers of files do without.
 """
 
 from typing import TYPE_CHECKING

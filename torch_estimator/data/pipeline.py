@@ -230,7 +230,7 @@ class _Pipeline:
         return part.over(dataset._source)
 
     def _with_missing(self, operation: Operation) -> Operation:
-        """Return an operation with what the model takes in place of missing numbers, and lists' padding values.
+        """Give an operation the numbers that the model takes for missing ones, and the values with which it pads lists.
 
         Padding values that the user gave are kept.
         """

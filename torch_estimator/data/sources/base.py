@@ -93,7 +93,7 @@ class ReadRequest:
 
 
 def cure_of_missing(request: ReadRequest, name: str) -> str:
-    """Return what the error for a missing number of a column says at its end, to format with the name."""
+    """Return the cure in the error for a missing number of a column, to be formatted with the column's name."""
     return LABEL_CURE if request.label is not None and name in request.label.columns else DEFAULT_CURE
 
 

@@ -80,7 +80,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _first_wrong(array: pa.Array, kind: pa.DataType) -> int:
-    """Return the first row that cannot be converted, where one cannot be."""
+    """Return the first row that cannot be converted, given that there is one."""
     start, stop = 0, len(array)
     while stop - start > 1:
         middle = (start + stop) // 2

@@ -85,17 +85,17 @@ class CsvFormat:
         return [text[start:stop] for start, stop in itertools.pairwise([0, *ends])]
 
     def ends(self, data: bytes) -> Array:
-        """Return the positions after the newlines that are in no quoted field. A record begins with the data."""
+        """Return the positions after the newlines outside quoted fields. The data begins with a record."""
         return self._ends(np.frombuffer(data, np.uint8), returns=False)
 
     def opening(self, data: bytes) -> int | None:
-        """Return where the quote is that is open at the end of the data, if one is. A record begins with the data."""
+        """Return the position of the quote that is open at the data's end, if any. The data begins with a record."""
         array = np.frombuffer(data, np.uint8)
         fields = self._quoted(array, self._quotes(array))
         return fields[-1][0] if fields and fields[-1][1] > len(data) else None
 
     def is_by_line(self, data: bytes | memoryview) -> bool:
-        """Return whether each of these lines is a record, and has no sign that the first is the rest of one.
+        """Return whether each of these lines is a record, with no sign that the first one is the rest of a record.
 
         Such a sign is a quote that neither encloses a field nor is doubled in one.
         """
@@ -130,7 +130,7 @@ class CsvFormat:
         return places
 
     def _is_strict(self, array: Array, quotes: Array) -> bool:
-        """Return whether each quote encloses a field or is doubled in one, so that an odd one opens and an even closes.
+        """Return whether each quote encloses a field or is doubled in one, so that quotes open and close by turns.
 
         `quotes` are the positions of all quotes.
         """
@@ -141,7 +141,7 @@ class CsvFormat:
         return bool(is_border[before].all() and is_border[after].all())
 
     def _quoted(self, array: Array, quotes: Array) -> list[tuple[int, int]]:
-        """Return where quoted fields begin, and the position after each: behind the data if the field does not end.
+        """Return where each quoted field begins, and the position after it: behind the data if the field does not end.
 
         `quotes` are the positions of all quotes.
         """

@@ -36,7 +36,7 @@ logger = logging.getLogger("torch_estimator")
 
 
 class CsvRecords:
-    """The places in a file at which its records begin. The file is read as far as is asked, and its places are kept.
+    """The positions at which a file's records begin. They are found as far into the file as is asked, and kept.
 
     A record ends at a newline that is in no quoted field. Where a quote does not end within 64 MiB, or at all, its line
     is the end of a wrong record.
@@ -124,7 +124,7 @@ class CsvRanges(LineRanges):
         return [piece for piece in self._read_records(number, [(start, stop)])[0] if len(piece.data)]
 
     def look_closer(self, pieces: Sequence[Piece]) -> bool:
-        """Read the files of lines that cannot be parsed by records; return whether one was read by lines before."""
+        """Switch the files of pieces that cannot be parsed from lines to records; return whether one has changed."""
         new = {piece.file for piece in pieces} - {*self._records} if self._form.quote_char is not None else set()
         for number in new:
             self._find_records(number)

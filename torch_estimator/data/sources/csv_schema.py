@@ -144,7 +144,7 @@ def resolve_schema(
 
 
 def _warn_of_marks(form: CsvFormat, names: tuple[str, ...], texts: Sequence[str], sample: bytes, where: str) -> None:
-    """Name columns of text that are numbers apart from usual marks of missing values."""
+    """Warn of a column of text that would be numbers without the usual marks of missing values."""
     if not texts:
         return
     found = infer_types(replace(form, missing_values=USUAL_MARKS), names, texts, sample)

@@ -100,7 +100,7 @@ class JsonSource(FileSource):
     def _usable(
         self, opened: Sequence[ByteFile], pieces: Sequence[Piece], request: ReadRequest
     ) -> tuple[list[Piece], dict[str, pa.DataType]]:
-        """Return those of the first lines from which types can be inferred, and the types that this needs."""
+        """Return those of the first lines from which types can be inferred, and the types that were known for that."""
         known = dict(self.column_types)
         for types in (known, {name: kind for name, kind in (request.columns or {}).items() if kind is not None}):
             known = {**types, **known}

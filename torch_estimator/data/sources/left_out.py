@@ -46,14 +46,14 @@ class LeftOut:
 
 
 def reason(error: RowError) -> str:
-    """Return why a row is left out."""
+    """Return the reason for which a row is left out: its column and what is wrong there."""
     return f"column {error.column!r}: {error.problem}"
 
 
 def wrong_rows(rows: int, use: Callable[[int, int], object]) -> dict[int, RowError | pa.ArrowInvalid]:
     """Return the rows that cannot be used, and why, by halving until each part can be used or is a single row.
 
-    `use` is called with the first of some rows and the one after the last; it raises an error if one cannot be used.
+    ``use(start, stop)`` raises an error if one of these rows cannot be used; `stop` is exclusive.
     """
     wrong: dict[int, RowError | pa.ArrowInvalid] = {}
 

@@ -59,7 +59,10 @@ class MemorySource:
         return _MemoryReader(features, labels, self.rows, label_column)
 
     def _replace_missing(self, request: ReadRequest) -> dict[str, Column]:
-        """Return the features. Replace missing numbers in the columns to read, or raise an error if not allowed."""
+        """Return the features, with replaced missing numbers in the columns to read.
+
+        Raise a DataError for a number that may not be missing.
+        """
         replacements = request.missing_integers({})
         labels = request.label.columns if request.label is not None else ()
         names = request.names(list(self.features))

@@ -29,13 +29,8 @@ _Source = TypeVar("_Source", bound=FileSource)
 class PathColumns:
     """Columns that the paths of all files have. A source opens its files without them, and `reader` adds them.
 
-    Integers are int64, unless the source or the request asks for another type; other texts are strings.
-
-    Args:
-        urls: The files.
-        available: Columns in the files.
-        source: The source.
-        request: The request to open it.
+    Integers are int64, unless the source or the request asks for another type; other texts are strings. Columns that
+    the files have, too (`available`), are compared with the path instead.
     """
 
     def __init__(self, urls: Sequence[str], available: Sequence[str], source: FileSource, request: ReadRequest) -> None:
@@ -59,7 +54,7 @@ class PathColumns:
         self._is_alone = self._types.keys() >= {*chosen}
 
     def rest(self, source: _Source, request: ReadRequest) -> tuple[_Source, ReadRequest]:
-        """Return the source and the request for the other columns."""
+        """Return the source and the request without the columns of paths."""
         if not self._added:
             return source, request
         changed = {

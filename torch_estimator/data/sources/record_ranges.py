@@ -155,7 +155,7 @@ class RecordRanges(ByteRanges):
     def _exact_start(self, number: int, begin: int) -> int | None:
         """Return where the first record of a range begins, by following all headers before it; None if one is damaged.
 
-        This takes long, and is only done once, before a record of the range is said to be damaged.
+        This takes long, so it is done once at most for a range, before a record in it is reported as damaged.
         """
         file = self._files[number]
         if (number, begin) in self._traced:
@@ -194,7 +194,7 @@ def _next(data: bytes, begin: int, position: int, stop: int, problem: str) -> in
 
 
 def _end(data: bytes, begin: int, position: int) -> int:
-    """Return where a record ends, or its header if `data` does not hold that; `begin` is the position of `data`."""
+    """Return the end of a record, or of its header if `data`, which begins at `begin`, does not hold the header."""
     at = position - begin
     if at + HEADER_BYTES > len(data):
         return position + HEADER_BYTES

@@ -1,6 +1,6 @@
-"""Text files that are compressed or not in UTF-8: what their first bytes say, and their text in UTF-8.
+"""Text files that are compressed or not in UTF-8: recognize them by their first bytes, and convert them to UTF-8.
 
-They are converted into temporary files, since they cannot be read at any place.
+They are converted into temporary files, since they cannot be read from any position.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MARKS = (
 
 
 def check_encoding(encoding: object) -> str:
-    """Return the usual name of an encoding; raise an InvalidTypeError or InvalidValueError if it is none of text."""
+    """Return the usual name of an encoding; raise an InvalidTypeError or InvalidValueError unless it is one of text."""
     if not isinstance(encoding, str):
         raise InvalidTypeError(f"encoding must be the name of an encoding, such as 'latin-1', but got {encoding!r}.")
     try:
@@ -116,7 +116,7 @@ def _only_member(url: str, archive: zipfile.ZipFile) -> Any:
 
 
 def decoded(url: str, blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
-    """Yield in UTF-8 what is in another encoding. Raise a DataError with the line of bytes that the encoding lacks."""
+    """Convert text in another encoding to UTF-8; raise a DataError with the line of bytes that the encoding lacks."""
     found = iter(blocks)
     head = next(found, b"")
     decoder = codecs.getincrementaldecoder(_byte_order(url, head[:HEAD_BYTES], encoding))()
@@ -150,7 +150,7 @@ def decoded(url: str, blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]
 
 
 def _byte_order(url: str, head: bytes, encoding: str) -> str:
-    """Return an encoding with its byte order where neither its name nor a byte order mark says it."""
+    """Return an encoding with the byte order, which the zero bytes tell if neither its name nor a mark does."""
     if not encoding.startswith("utf-16") or any(head.startswith(mark) for mark, _ in _MARKS):
         return encoding
     # Line ends and delimiters have a zero byte.

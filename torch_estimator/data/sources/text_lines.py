@@ -67,10 +67,7 @@ class LineRanges(ByteRanges):
         return [piece for piece in self.in_order(ranges, self._read_file) if len(piece.data)]
 
     def look_closer(self, pieces: Sequence[Piece]) -> bool:
-        """Return whether the ranges of these pieces may have other lines, if they are read again.
-
-        It is called when the lines cannot be parsed.
-        """
+        """Return whether the lines of these pieces, which cannot be parsed, may be others if they are read again."""
         return False
 
     def sample(self) -> list[Piece]:
@@ -130,7 +127,7 @@ def open_text_file(path: str, encoding: str | None = None) -> ByteFile:
     """Open a text file. One that is compressed, as its first bytes tell, or in another encoding is converted to UTF-8.
 
     `encoding` is a name of `check_encoding`; None is UTF-8 without a choice. Raise a DataError if the file cannot be
-    read, is empty, or is compressed or encoded in a way that is not read.
+    read, is empty, or is compressed or encoded in an unsupported way.
     """
     file = open_byte_file(path, unpack=False)
     if file.size == 0:

@@ -59,8 +59,9 @@ Described: TypeAlias = Feature | FeatureList
 class TFRecordSource:
     """Source of rows from TFRecord files (paths, URLs and globs) of tf.Examples.
 
-    Features by column that are None are those in the first records; then so are feature lists that are None. Columns in
-    `labels` are read in addition to `features`. `ignore_errors` leaves out records that cannot be used.
+    If `features` is None, the features of the first records are read, and so are their feature lists if `lists` is
+    None, too. Columns in `labels` are read in addition to `features`. `ignore_errors` leaves out records that cannot be
+    used.
     """
 
     patterns: tuple[str, ...]
@@ -257,7 +258,7 @@ class _TFRecordReader(Reader):
         return self._request.labelled(Chunk(columns, None, len(origin.positions), origin))
 
     def _parsed(self, block: Sequence[RecordPiece]) -> _Part:
-        """Parse the records of a block, and leave out those that cannot be used, if that is wanted."""
+        """Parse the records of a block; with `ignore_errors`, leave out those that cannot be used."""
         data = block[0].data if len(block) == 1 else b"".join(piece.data for piece in block)
         begins = np.cumsum([0, *(len(piece.data) for piece in block)])
         starts = _joined([piece.starts + begin for piece, begin in zip(block, begins, strict=False)])
