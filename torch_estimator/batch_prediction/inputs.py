@@ -70,7 +70,7 @@ _CHUNK_RANGES = 2**6
 _PACKED = re.compile(r"\.(gz|bz2|xz|zst|lz4|zip)$")
 _NO_HEADER = "; if it has no header, name its columns with --columns"
 
-# What an integer looks like that may not fit into 64 bits.
+# Text of an integer that may not fit into 64 bits.
 _MANY_DIGITS = re.compile(rb"[0-9]{20}|-9[0-9]{18}")
 
 
@@ -231,7 +231,7 @@ class _TextReader(Reader):
             self._file = _open_text(file.url, self.encoding)
         if self._file.size < file.size:
             raise DataError(f"{file.url} became shorter while it was read.")
-        # What was written behind the end since belongs to no chunk.
+        # Ignore what was appended since the plan was made, which belongs to no chunk.
         self._file.size = file.size
         return self._file
 
@@ -260,7 +260,7 @@ class CsvReader(_TextReader):
         super().__init__(signature, keys)
         self._columns = tuple(columns)
         self._options = options or CsvOptions()
-        # It is found in the first file.
+        # None until the first file is read.
         self._format: CsvFormat | None = None
         self.encoding = check_encoding(self._options.encoding)
 

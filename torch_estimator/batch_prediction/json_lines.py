@@ -45,7 +45,7 @@ def json_lines(keys: Keys, outputs: Outputs) -> pa.Buffer | bytes:
         parts += _tensor(values, known) if isinstance(values, np.ndarray | Texts) else [_key(values)]
     parts.append("}\n")
     lines = pc.binary_join_element_wise(*_merged(parts, rows), scalar(""))
-    # All lines lie behind each other in the array's memory.
+    # The lines follow each other in the array's memory.
     _, offsets, data = lines.buffers()
     first, last = np.frombuffer(offsets, np.int32)[[lines.offset, lines.offset + rows]].tolist()
     return data.slice(first, last - first)

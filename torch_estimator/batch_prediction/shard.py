@@ -34,7 +34,7 @@ from torch_estimator.runs.locks import FileLock
 from torch_estimator.runs.state_file import StateFile
 
 _COMMIT_SECS = 2.0
-# A killed process may still be there for a moment when the command runs again.
+# When the command runs again, a killed process may still hold the lock for a moment.
 _LOCK_SECS = 20.0
 
 

@@ -82,7 +82,7 @@ class Elementwise:
                 recording.record(function, torch.ones(_RECORDED_ROWS, *row_shape))
                 recording.check(function, _probes(row_shape))
         except Exception:
-            # Also an error of the function itself is left to torch's exporter, which explains it to the user.
+            # Leave errors of the function itself to torch's exporter, too, which explains them to the user.
             return None
         return cls(recording.input, recording.output)
 

@@ -42,7 +42,7 @@ def to_columns(instances: Sequence[Any], signature: Signature, unknown: UnknownN
             and (instance.keys() == names or (unknown.ignore and instance.keys() > names))
             and not _NESTED.intersection(map(type, instance.values()))
         ):
-            # Most instances are like this, and serving depends on how long they take.
+            # Most instances are like this, and the latency of a server depends on them.
             if len(instance) > len(names):
                 unknown.see(instance, signature)
             rows.append(instance)

@@ -89,7 +89,7 @@ class ServingApp:
         self._tracer = find_tracer()
         self._most_bytes = int(service.options.max_body_mb * 2**20)
         self._open_inference = OpenInferenceRest(service)
-        # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
+        # Cache parsed paths; the limit stops a client from exhausting memory with invented ones.
         self._targets: dict[tuple[str, bytes], _Target] = {}
         self._other = Starlette(
             routes=[

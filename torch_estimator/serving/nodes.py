@@ -33,7 +33,7 @@ logger = logging.getLogger("torch_estimator")
 
 _LOOK_SECS = 0.5
 
-# A node that has lived for this long does not count as one that dies at once.
+# A node that has lived for this many seconds does not count as one that dies right after its start.
 _LONG_SECS = 5.0
 
 # Most seconds until a node that dies again and again is started again.
@@ -124,7 +124,7 @@ class _Node:
 
     slot: int
     child: Child
-    # Through the pipe comes a line when the process is ready or cannot serve.
+    # The process writes a line into this pipe when it is ready or cannot serve.
     pipe: int
     said: bytes = b""
     ready_at: float | None = None
@@ -151,7 +151,7 @@ class Parent:
         self._listener = listener
         self._directory = directory
         self._ready: Callable[[], None] | None = ready
-        # Those that end still need their place while others start.
+        # Nodes that are ending keep their rows while others start.
         self._slots = range(2 * options.most_nodes)
         self._board = Scoreboard.create(os.path.join(directory, BOARD_FILE), len(self._slots))
         self._nodes: list[_Node] = []
@@ -231,7 +231,7 @@ class Parent:
             used = {node.slot for node in self._nodes}
             slot = next((one for one in self._slots if one not in used), None)
             if slot is None:
-                # So many are still ending. The next one to do so makes room.
+                # All rows belong to nodes that run or are ending. The next node that exits frees its row.
                 return
             self._start(slot)
 
@@ -394,7 +394,7 @@ def main(arguments: list[str]) -> int:
     if status == -signal.SIGINT:
         return INTERRUPTED
     if status < 0:
-        # End as one process would, so that whoever sent the signal sees that it had its effect.
+        # End by the same signal, as a single process would, so that its sender sees the effect.
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status

@@ -29,7 +29,7 @@ from torch_estimator.serving.errors import RequestError
 
 DEFAULT_SIGNATURE = "serving_default"
 
-# Values in a column from which on it is made an array. Requests with fewer are run together, and for that are lists.
+# Least number of floats in a column that becomes an array. Smaller requests are run together, which needs lists.
 _MANY = 128
 
 METHODS = ("predict", "classify", "regress")

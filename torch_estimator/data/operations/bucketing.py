@@ -18,9 +18,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucketing:
-    """Operation that collects rows in buckets by the list length of a column.
-
-    A bucket with enough rows becomes a batch.
+    """Operation that collects rows in buckets by the list length of a column, and makes a batch of a full bucket.
 
     The boundaries, ascending, are exclusive upper limits of the lengths in each bucket. The last bucket has no limit,
     so there is one more bucket and batch size than there are boundaries. `drop_remainder` leaves out the rows at the

@@ -72,7 +72,7 @@ class CsvSource(FileSource):
         if self.find_delimiter:
             form = found_delimiter(self.format, opened[0], self.column_names, without=self.list_separator)
             if form != self.format:
-                del opened  # It may have temporary files.
+                del opened  # Free its temporary files, if there are any.
                 return replace(self, format=form, find_delimiter=False).open(request)
         starts, names = self._headers(opened)
         ranges = CsvRanges(opened, starts, self.format)

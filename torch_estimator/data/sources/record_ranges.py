@@ -71,11 +71,9 @@ class RecordRanges(ByteRanges):
         self._traced: set[tuple[int, int]] = set()
 
     def read(self, ranges: Array) -> list[RecordPiece]:
-        """Return the records of some ranges, in their order.
+        """Return the records of some ranges, in their order; raise a DataError if a record is damaged.
 
         Those of neighboring ranges are read at once, as one piece.
-
-        Raise a DataError if a record is damaged.
         """
         return self.in_order(ranges, self._read_file)
 
