@@ -163,8 +163,12 @@ def test_a_name_is_taken_once(jobs: Jobs) -> None:
         ("trainingInput:\n  workerCount: 1\n  workerCount: 2\n", "line 3: 'workerCount' is there twice."),
         ("trainingInput:\n  workerCount: true\n", "line 2: workerCount must be a whole number, but got True."),
         ("trainingInput: [1]\n", "line 1: trainingInput must have keys, such as scaleTier."),
-        ("trainingOutput: {}\n", "line 1: unknown key 'trainingOutput'; there are trainingInput and labels."),
-        ("trainingInput:\n  hyperparameters: {}\n", "line 2: hyperparameters asks for a study of several trainings"),
+        (
+            "trainingOutput: {}\n",
+            "line 1: unknown key 'trainingOutput'; there are trainingInput, labels, trialJobSpec, studySpec, "
+            "maxTrialCount, parallelTrialCount and maxFailedTrialCount.",
+        ),
+        ("trainingInput:\n  hyperparameters: {}\n", "line 2: hyperparameters needs params."),
         ("trainingInput:\n  scheduling: {maxRunningTime: 2h}\n", "line 2: maxRunningTime must be a number of seconds"),
         ("trainingInput:\n  masterConfig: {acceleratorConfig: {size: 1}}\n", "line 2: unknown key 'size'"),
         ("trainingInput:\n  - x\n - y\n", "line 3 is not YAML: "),

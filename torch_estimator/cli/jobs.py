@@ -154,9 +154,20 @@ def run_submit(options: argparse.Namespace) -> int:
     kept, secrets = without_secrets(spec.arguments, spec.secret_arguments)
     spec = dataclasses.replace(spec, arguments=kept, max_restarts=options.max_restarts)
     job = _job(options)
-    if request.useless:
-        verb = "does" if len(request.useless) == 1 else "do"
-        print(f"{', '.join(request.useless)} {verb} nothing here.", file=sys.stderr)
+    useless = list(request.useless)
+    if request.study is not None:
+        from torch_estimator.tuning.configuration import study_of
+
+        study, others = study_of(request.study)
+        spec = dataclasses.replace(spec, study=dataclasses.asdict(study))
+        useless += others
+    if useless := list(dict.fromkeys(useless)):
+        print(f"{', '.join(useless)} {'does' if len(useless) == 1 else 'do'} nothing here.", file=sys.stderr)
+    if spec.study is not None and not options.dry_run:
+        raise InvalidValueError(
+            f"{options.config} asks for a study of several trainings, which jobs submit does not run yet; --dry-run "
+            "shows it."
+        )
     spec, plan = submit(job, spec, options.package_path, secrets, is_dry=options.dry_run)
     if options.dry_run:
         _print_spec(spec, options.format, {"runs": plan})

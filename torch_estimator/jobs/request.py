@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from torch_estimator import files
 from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobSpec, Machine
 from torch_estimator.jobs.table import CUSTOM, Table, tier_name
+from torch_estimator.jobs.yaml_reader import Unread, YamlReader
+
+STUDY_KEYS = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
+"""Keys of Vertex AI's configuration that say what a study is."""
 
 # As gcloud's YAML calls the roles.
 _YAML_ROLES = {"master": CHIEF, "worker": WORKER, "parameterServer": PARAMETER_SERVER, "evaluator": EVALUATOR}
@@ -26,7 +29,7 @@ class Request:
     """What a command line or a configuration asks for; None where it says nothing.
 
     `types` has the machine type of a type of task, `gpus` its number of GPUs, and `useless` the names of what has no
-    meaning here.
+    meaning here. `study` has what asks for a study of several trainings, which the room `tuning` reads.
     """
 
     module_name: str | None = None
@@ -41,6 +44,7 @@ class Request:
     labels: dict[str, str] = field(default_factory=dict)
     max_running_secs: float | None = None
     useless: list[str] = field(default_factory=list)
+    study: Unread | None = None
 
     def over(self, other: Request) -> Request:
         """Return this request with what it leaves open taken from another one."""
@@ -157,111 +161,81 @@ def with_secrets(arguments: Sequence[str], names: Sequence[str], values: Sequenc
 
 
 def request_of_file(path: str) -> Request:
-    """Return what gcloud's YAML asks for: ``trainingInput``, and ``labels``."""
-    import yaml
+    """Return what a YAML asks for: gcloud's ``trainingInput`` and ``labels``, or Vertex AI's ``trialJobSpec``.
 
-    try:
-        text = files.read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{path} cannot be read: {files.reason(error)}.") from error
-    loader = yaml.SafeLoader(text)
-    try:
-        root = loader.get_single_node()
-        reader = _Reader(path, loader)
-        request = Request()
-        for key, node in reader.items(root, "the file") if root is not None else ():
-            if key == "trainingInput":
-                reader.read(request, node, key, _TRAINING_INPUT)
-            elif key == "labels":
-                request.labels = {str(name): str(value) for name, value in reader.value(node, dict, key).items()}
-            elif key not in ("jobId", "predictionInput"):
-                reader.refuse(node, f"unknown key {key!r}; there are trainingInput and labels")
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}, line {mark.line + 1}" if mark is not None else path
-        raise InvalidValueError(f"{place} is not YAML: {getattr(error, 'problem', None) or error}.") from error
+    What asks for a study is left unread in `Request.study`.
+    """
+    reader, root = YamlReader.open(path)
+    request = Request()
+    for key, node in reader.items(root, "the file") if root is not None else ():
+        if key == "trainingInput":
+            _read(reader, request, node, key, _TRAINING_INPUT)
+        elif key == "trialJobSpec":
+            _read(reader, request, node, key, _TRIAL_JOB_SPEC)
+        elif key == "labels":
+            request.labels = {str(name): str(value) for name, value in reader.value(node, dict, key).items()}
+        elif key in STUDY_KEYS:
+            _leave(reader, request, node, key)
+        elif key not in ("jobId", "predictionInput", "displayName"):
+            known = ", ".join(("trainingInput", "labels", "trialJobSpec", *STUDY_KEYS[:-1]))
+            reader.refuse(node, f"unknown key {key!r}; there are {known} and {STUDY_KEYS[-1]}")
     return request
 
 
-class _Reader:
-    """Reads the nodes of a YAML file, and names the line of what it refuses."""
-
-    def __init__(self, path: str, loader: Any) -> None:
-        self._path, self._loader = path, loader
-
-    def refuse(self, node: Any, problem: str) -> None:
-        raise InvalidValueError(f"{self._path}, line {node.start_mark.line + 1}: {problem}.")
-
-    def items(self, node: Any, name: str) -> list[tuple[str, Any]]:
-        if node.id != "mapping":
-            self.refuse(node, f"{name} must have keys, such as scaleTier")
-        keys = [str(self._loader.construct_object(key)) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                self.refuse(node.value[index][0], f"{key!r} is there twice")
-        return list(zip(keys, (value for _, value in node.value), strict=True))
-
-    def value(self, node: Any, kind: type[Any], key: str) -> Any:
-        value = self._loader.construct_object(node, deep=True)
-        if kind is int and isinstance(value, str) and value.isdecimal():
-            # Google's API has 64-bit integers as strings.
-            value = int(value)
-        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-            self.refuse(node, f"{key} must be {_KINDS[kind]}, but got {value!r}")
-        return value
-
-    def read(self, request: Request, node: Any, name: str, known: Mapping[str, Any]) -> None:
-        for key, value in self.items(node, name):
-            if key not in known:
-                self.refuse(value, f"unknown key {key!r} in {name}; there are {', '.join(known)}")
-            take = known[key]
-            if take is None:
-                request.useless.append(key)
-            else:
-                take(self, request, value, key)
+Take = Callable[[YamlReader, Request, Any, str], None]
 
 
-_KINDS = {str: "a text", int: "a whole number", dict: "a mapping", list: "a list"}
-
-Take = Callable[[_Reader, Request, Any, str], None]
+def _read(reader: YamlReader, request: Request, node: Any, name: str, known: Mapping[str, Take | None]) -> None:
+    for key, value in reader.items(node, name, known):
+        take = known[key]
+        if take is None:
+            request.useless.append(key)
+        else:
+            take(reader, request, value, key)
 
 
 def _take(attribute: str, kind: type[Any]) -> Take:
-    def take(reader: _Reader, request: Request, node: Any, key: str) -> None:
+    def take(reader: YamlReader, request: Request, node: Any, key: str) -> None:
         setattr(request, attribute, reader.value(node, kind, key))
 
     return take
 
 
 def _take_type(role: str) -> Take:
-    def take(reader: _Reader, request: Request, node: Any, key: str) -> None:
+    def take(reader: YamlReader, request: Request, node: Any, key: str) -> None:
         request.types[role] = reader.value(node, str, key)
 
     return take
 
 
-def _take_config(role: str) -> Take:
-    def count(reader: _Reader, request: Request, node: Any, key: str) -> None:
+def _take_gpus(role: str) -> Take:
+    def take(reader: YamlReader, request: Request, node: Any, key: str) -> None:
         request.gpus[role] = reader.value(node, int, key)
-
-    def accelerators(reader: _Reader, request: Request, node: Any, key: str) -> None:
-        reader.read(request, node, key, {"count": count, "type": None})
-
-    def take(reader: _Reader, request: Request, node: Any, key: str) -> None:
-        others = dict.fromkeys(("imageUri", "containerCommand", "containerArgs", "diskConfig", "tpuTfVersion"))
-        reader.read(request, node, key, {"acceleratorConfig": accelerators, **others})
 
     return take
 
 
-def _take_arguments(reader: _Reader, request: Request, node: Any, key: str) -> None:
+def _take_parts(known: Mapping[str, Take], *useless: str) -> Take:
+    def take(reader: YamlReader, request: Request, node: Any, key: str) -> None:
+        _read(reader, request, node, key, {**known, **dict.fromkeys(useless)})
+
+    return take
+
+
+def _take_config(role: str) -> Take:
+    accelerators = _take_parts({"count": _take_gpus(role)}, "type")
+    others = ("imageUri", "containerCommand", "containerArgs", "diskConfig", "tpuTfVersion")
+    return _take_parts({"acceleratorConfig": accelerators}, *others)
+
+
+def _take_arguments(reader: YamlReader, request: Request, node: Any, key: str) -> None:
     values = reader.value(node, list, key)
     # YAML reads `- --steps` as a text, and `- 5` as a number.
     request.arguments = [reader.value(each, str, key) if each.id != "scalar" else each.value for each in node.value]
     assert len(values) == len(request.arguments)
 
 
-def _take_running_time(reader: _Reader, request: Request, node: Any, key: str) -> None:
+def _take_running_time(reader: YamlReader, request: Request, node: Any, key: str) -> None:
     text = reader.value(node, str, key)
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -270,13 +244,10 @@ def _take_running_time(reader: _Reader, request: Request, node: Any, key: str) -
         request.max_running_secs = float(match[1])
 
 
-def _take_scheduling(reader: _Reader, request: Request, node: Any, key: str) -> None:
-    others = dict.fromkeys(("maxWaitTime", "priority"))
-    reader.read(request, node, key, {"maxRunningTime": _take_running_time, **others})
-
-
-def _refuse_tuning(reader: _Reader, request: Request, node: Any, key: str) -> None:
-    reader.refuse(node, f"{key} asks for a study of several trainings, which jobs submit does not run yet")
+def _leave(reader: YamlReader, request: Request, node: Any, key: str) -> None:
+    if request.study is None:
+        request.study = Unread(reader, {})
+    request.study.nodes[key] = node
 
 
 _TRAINING_INPUT: dict[str, Take | None] = {
@@ -289,8 +260,8 @@ _TRAINING_INPUT: dict[str, Take | None] = {
     "args": _take_arguments,
     "jobDir": _take("job_dir", str),
     "pythonModule": _take("module_name", str),
-    "scheduling": _take_scheduling,
-    "hyperparameters": _refuse_tuning,
+    "scheduling": _take_parts({"maxRunningTime": _take_running_time}, "maxWaitTime", "priority"),
+    "hyperparameters": _leave,
     **dict.fromkeys(
         (
             "packageUris",
@@ -303,4 +274,52 @@ _TRAINING_INPUT: dict[str, Take | None] = {
         )
     ),
     **dict.fromkeys(("serviceAccount", "enableWebAccess")),
+}
+
+
+def _take_pools(reader: YamlReader, request: Request, node: Any, key: str) -> None:
+    pools = reader.nodes(node, key)
+    if len(pools) > len(_POOLS):
+        reader.refuse(pools[len(_POOLS)], f"{key} has at most {len(_POOLS)} pools, for {', '.join(_POOLS)}")
+    # Each pool names its program; the job's is that of the first pool.
+    for (role, count), pool in reversed(list(zip(_POOLS.items(), pools, strict=False))):
+        _read(
+            reader,
+            request,
+            pool,
+            key,
+            {
+                "replicaCount": count,
+                "machineSpec": _take_parts({"acceleratorCount": _take_gpus(role)}, "machineType", "acceleratorType"),
+                "pythonPackageSpec": _take_parts(
+                    {"pythonModule": _take("module_name", str), "args": _take_arguments},
+                    *("executorImageUri", "packageUris", "env"),
+                ),
+                "containerSpec": _take_parts({"args": _take_arguments}, "imageUri", "command", "env"),
+                "diskSpec": None,
+            },
+        )
+
+
+def _take_one(reader: YamlReader, request: Request, node: Any, key: str) -> None:
+    if reader.value(node, int, key) != 1:
+        reader.refuse(node, f"{key} of the first pool, which has the chief, must be 1")
+
+
+# Vertex AI knows roles by the place of their pool.
+_POOLS: dict[str, Take] = {
+    CHIEF: _take_one,
+    WORKER: _take("worker_count", int),
+    PARAMETER_SERVER: _take("parameter_server_count", int),
+    EVALUATOR: _take("evaluator_count", int),
+}
+
+_TRIAL_JOB_SPEC: dict[str, Take | None] = {
+    "workerPoolSpecs": _take_pools,
+    "baseOutputDirectory": _take_parts({"outputUriPrefix": _take("job_dir", str)}),
+    "scheduling": _take_parts(
+        {"timeout": _take_running_time}, "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"
+    ),
+    **dict.fromkeys(("serviceAccount", "network", "reservedIpRanges", "tensorboard", "persistentResourceId")),
+    **dict.fromkeys(("enableWebAccess", "enableDashboardAccess", "experiment", "experimentRun", "labels")),
 }

@@ -1,0 +1,1 @@
+from tests.jobs.conftest import jobs as jobs

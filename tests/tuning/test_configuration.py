@@ -1,0 +1,322 @@
+"""Studies in YAML: gcloud's hyperparameters, Vertex AI's studySpec, and mistakes in each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import Jobs
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.request import request_of_file
+from torch_estimator.runs.state_file import from_json
+from torch_estimator.tuning.configuration import study_of
+from torch_estimator.tuning.space import Categorical, Child, Discrete, Double, Integer, Space
+from torch_estimator.tuning.study import Study
+
+GCLOUD = """\
+trainingInput:
+  scaleTier: BASIC
+  hyperparameters:
+    goal: MINIMIZE
+    hyperparameterMetricTag: eval/loss
+    maxTrials: 12
+    maxParallelTrials: "3"
+    maxFailedTrials: 2
+    enableTrialEarlyStopping: TRUE
+    resumePreviousJobId: first
+    algorithm: RANDOM_SEARCH
+    params:
+    - parameterName: learning-rate
+      type: DOUBLE
+      minValue: 1e-5
+      maxValue: 0.10
+      scaleType: UNIT_LOG_SCALE
+    - parameterName: keep
+      type: DOUBLE
+      minValue: 0.5
+      maxValue: 1
+      scaleType: UNIT_REVERSE_LOG_SCALE
+    - parameterName: layers
+      type: integer
+      minValue: 1
+      maxValue: 4.0
+      scaleType: NONE
+    - parameterName: units
+      type: CATEGORICAL
+      categoricalValues: ["64 32", 128, yes, 2001-01-01]
+    - parameterName: batch
+      type: DISCRETE
+      discreteValues: [64, 1.50, 0x]
+"""
+
+VERTEX = """\
+displayName: search
+maxTrialCount: 20
+parallelTrialCount: 2
+maxFailedTrialCount: 0
+studySpec:
+  metrics:
+  - metricId: auc
+    goal: MAXIMIZE
+  medianAutomatedStoppingSpec: {useElapsedDuration: true}
+  measurementSelectionType: BEST_MEASUREMENT
+  observationNoise: LOW
+  algorithm: ALGORITHM_UNSPECIFIED
+  parameters:
+  - parameterId: optimizer
+    categoricalValueSpec: {values: [Adam, SGD, Ftrl]}
+    conditionalParameterSpecs:
+    - parentCategoricalValues: {values: [SGD, Ftrl]}
+      parameterSpec:
+        parameterId: nesterov
+        discreteValueSpec: {values: [0.0, 1.50]}
+        conditionalParameterSpecs:
+        - parentDiscreteValues: {values: [1.5]}
+          parameterSpec:
+            parameterId: decay
+            doubleValueSpec: {minValue: 0.1, maxValue: 0.9, defaultValue: 0.5}
+  - parameterId: layers
+    integerValueSpec: {minValue: "1", maxValue: "3"}
+    scaleType: UNIT_LINEAR_SCALE
+    conditionalParameterSpecs:
+    - parentIntValues: {values: [3]}
+      parameterSpec:
+        parameterId: last
+        integerValueSpec: {minValue: 8, maxValue: 64}
+        scaleType: UNIT_LOG_SCALE
+trialJobSpec:
+  workerPoolSpecs:
+  - machineSpec: {machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_T4, acceleratorCount: 1}
+    replicaCount: 1
+    pythonPackageSpec:
+      executorImageUri: image
+      packageUris: [gs://bucket/trainer.tar.gz]
+      pythonModule: trainer.task
+      args: [--steps, 5]
+  - {}
+  - replicaCount: "2"
+    pythonPackageSpec: {pythonModule: trainer.server}
+  scheduling: {timeout: 7200s}
+  baseOutputDirectory: {outputUriPrefix: gs://bucket/out}
+"""
+
+
+def read(folder: Path, text: str) -> tuple[Study, list[str]]:
+    (folder / "hp.yaml").write_text(text)
+    asked = request_of_file(str(folder / "hp.yaml")).study
+    assert asked is not None
+    return study_of(asked)
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(InvalidValueError) as caught:
+        read(folder, text)
+    return str(caught.value).removeprefix(f"{folder}/hp.yaml, ")
+
+
+def test_gclouds_form_is_read_with_all_types_and_scales(tmp_path: Path) -> None:
+    study, useless = read(tmp_path, GCLOUD.replace("0x", "1e2"))
+    assert study == Study(
+        goal="MINIMIZE",
+        metric="eval/loss",
+        max_trials=12,
+        parallel=3,
+        max_failed=2,
+        early_stopping=True,
+        resume_previous="first",
+        algorithm="RANDOM",
+        space=Space(
+            (
+                Double("learning-rate", 1e-5, 0.1, scale="LOG"),
+                Double("keep", 0.5, 1, scale="REVERSE_LOG"),
+                Integer("layers", 1, 4),
+                Categorical("units", ("64 32", "128", "yes", "2001-01-01")),
+                Discrete("batch", ("1.50", "64", "1e2")),
+            )
+        ),
+    )
+    assert useless == []
+    assert from_json(Study, json.loads(json.dumps(dataclasses.asdict(study)))) == study
+
+
+def test_what_gcloud_leaves_open_has_its_defaults(tmp_path: Path) -> None:
+    text = """\
+trainingInput:
+  hyperparameters:
+    resumePreviousJobId: null
+    params:
+    - {parameterName: size, type: INTEGER, minValue: 8, maxValue: 8}
+    - {parameterName: kind, type: CATEGORICAL, categoricalValues: [a], scaleType: UNIT_LOG_SCALE}
+"""
+    study, useless = read(tmp_path, text)
+    assert study == Study(space=Space((Integer("size", 8, 8), Categorical("kind", ("a",)))))
+    assert (study.goal, study.metric, study.max_trials, study.parallel, study.algorithm) == (
+        "MAXIMIZE", "training/hptuning/metric", 1, 1, None
+    )  # fmt: skip
+    assert (study.max_failed, study.failures) == (0, 3)
+    assert useless == ["scaleType of kind"]
+
+
+def test_vertex_ais_form_is_read_with_conditional_parameters(tmp_path: Path) -> None:
+    study, useless = read(tmp_path, VERTEX)
+    decay = Child(Double("decay", 0.1, 0.9), ("1.50",))
+    nesterov = Child(Discrete("nesterov", ("0.0", "1.50"), children=(decay,)), ("SGD", "Ftrl"))
+    last = Child(Integer("last", 8, 64, scale="LOG"), ("3",))
+    assert study == Study(
+        metric="auc",
+        max_trials=20,
+        parallel=2,
+        early_stopping=True,
+        measurement="BEST",
+        space=Space(
+            (
+                Categorical("optimizer", ("Adam", "SGD", "Ftrl"), children=(nesterov,)),
+                Integer("layers", 1, 3, children=(last,)),
+            )
+        ),
+    )
+    assert useless == ["defaultValue", "observationNoise", "useElapsedDuration"]
+
+
+def test_vertex_ais_pools_become_the_roles_of_a_trial(tmp_path: Path) -> None:
+    (tmp_path / "hp.yaml").write_text(VERTEX)
+    request = request_of_file(str(tmp_path / "hp.yaml"))
+    assert (request.module_name, request.arguments) == ("trainer.task", ["--steps", "5"])
+    assert (request.worker_count, request.parameter_server_count, request.evaluator_count) == (None, 2, None)
+    assert (request.gpus, request.job_dir, request.max_running_secs) == ({"chief": 1}, "gs://bucket/out", 7200.0)
+    assert request.useless == ["machineType", "acceleratorType", "executorImageUri", "packageUris"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("maxTrials: 12", "maxTrails: 12", "line 6: unknown key 'maxTrails' in hyperparameters; there are params, "
+         "goal, hyperparameterMetricTag, "),
+        ("maxTrials: 12", "maxTrials: many", "line 6: maxTrials must be a whole number, but got 'many'."),
+        ("maxTrials: 12", "maxTrials: 0", "line 6: maxTrials: the number of trials must be at least 1, but got 0."),
+        ("maxFailedTrials: 2", "maxFailedTrials: -1", "line 8: maxFailedTrials: the number of failed trials must be at "
+         "least 0, but got -1."),
+        ("Stopping: TRUE", "Stopping: 1", "line 9: enableTrialEarlyStopping must be true or false, but got 1."),
+        ("goal: MINIMIZE", "goal: LESS", "line 4: goal must be one of MAXIMIZE, MINIMIZE, GOAL_TYPE_UNSPECIFIED, but "
+         "got 'LESS'."),
+        ("RANDOM_SEARCH", "POPULATION_BASED_TRAINING", "line 11: POPULATION_BASED_TRAINING, which changes parameters "
+         "of a trial while it trains, is not there; leave algorithm out, or take RANDOM_SEARCH."),
+        ("RANDOM_SEARCH", "GRID_SEARCH", "line 11: algorithm: parameter 'learning-rate' is a DOUBLE, which has no "
+         "grid; make it a DISCRETE, or choose another algorithm."),
+        ("minValue: 1e-5", "minValue: 0.2", "line 13: params: parameter 'learning-rate' has no values: its minimum 0.2 "
+         "is above its maximum 0.1."),
+        ("minValue: 1e-5", "minValue: 0", "line 13: params: parameter 'learning-rate' has a logarithmic scale, which "
+         "needs a minimum above 0, but got 0.0."),
+        ("minValue: 1e-5", "minValue: low", "line 15: minValue of parameter 'learning-rate' must be a number, but got "
+         "'low'."),
+        ("minValue: 1e-5", "minValue: .inf", "line 15: minValue of parameter 'learning-rate' must be a number, but got "
+         "'.inf'."),
+        ("maxValue: 4.0", "maxValue: 4.5", "line 26: maxValue of parameter 'layers' must be a whole number, but got "
+         "'4.5'."),
+        ("      maxValue: 4.0\n", "", "line 23: parameter 'layers' needs maxValue."),
+        ("      type: integer\n", "", "line 23: parameter 'layers' needs type."),
+        ("type: integer", "type: TEXT", "line 24: type must be one of DOUBLE, INTEGER, CATEGORICAL, DISCRETE, but got "
+         "'TEXT'."),
+        ("type: integer", "type: CATEGORICAL", "line 25: minValue does not go with type CATEGORICAL of parameter "
+         "'layers'."),
+        ("scaleType: NONE", "scaleType: LOG", "line 27: scaleType must be one of NONE, SCALE_TYPE_UNSPECIFIED, "),
+        ("yes,", '"128",', "line 28: params: parameter 'units' has the value 128 twice."),
+        ("categoricalValues: [", "categoricalValues: [[a], ", "line 30: categoricalValues must be a single value."),
+        ("0x", "abc", "line 31: params: parameter 'batch' must have numbers as values, but got 64, 1.50, abc."),
+        ("[64, 1.50, 0x]", "[]", "line 31: params: parameter 'batch' has no values."),
+        ("0x", "64.0", "line 31: params: parameter 'batch' has the value 64.0 twice."),
+        ("Name: batch", "Name: keep", "line 13: params: there are two parameters 'keep'; give them different names."),
+        ("0x]\n", "2]\nmaxTrialCount: 3\n", "line 34: maxTrialCount is Vertex AI's form of hyperparameters; keep one "
+         "of them."),
+        ("scaleTier: BASIC", "scaleTear: BASIC", "line 2: unknown key 'scaleTear' in trainingInput; "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_gclouds_form_is_named_with_line_and_key(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    assert GCLOUD.count(before) == 1
+    assert refused(tmp_path, GCLOUD.replace(before, after).replace("0x", "3")).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("studySpec:\n", "studySpecs:\n", "line 6: unknown key 'studySpecs'; there are trainingInput, labels, "
+         "trialJobSpec, studySpec, maxTrialCount, parallelTrialCount and maxFailedTrialCount."),
+        ("  metrics:\n  - metricId: auc\n    goal: MAXIMIZE\n", "", "line 6: studySpec needs metrics."),
+        ("- metricId: auc\n    goal", "- goal", "line 7: metrics needs metricId."),
+        ("    goal: MAXIMIZE", "  - metricId: loss", "line 7: metrics must have one metric, but has 2."),
+        ("BEST_MEASUREMENT", "FIRST", "line 10: measurementSelectionType must be one of LAST_MEASUREMENT, "),
+        ("  observationNoise: LOW", "  decayCurveStoppingSpec: {}", "line 9: medianAutomatedStoppingSpec and "
+         "decayCurveStoppingSpec are two ways to stop early; keep one of them."),
+        ("maxTrialCount: 20", "maxTrialCount: 0", "line 2: maxTrialCount: the number of trials must be at least 1, "
+         "but got 0."),
+        ("parameterId: last", "parameterName: last", "line 32: unknown key 'parameterName' in parameterSpec; there "
+         "are parameterId, scaleType, conditionalParameterSpecs, doubleValueSpec, "),
+        ("    integerValueSpec: {minValue: \"1\", maxValue: \"3\"}\n", "", "line 26: parameter 'layers' needs one of "
+         "doubleValueSpec, integerValueSpec, categoricalValueSpec, discreteValueSpec, but has 0."),
+        ("parentIntValues", "parentDiscreteValues", "line 30: parentDiscreteValues does not go with integerValueSpec "
+         "of parameter 'layers'."),
+        ("- parentIntValues: {values: [3]}\n      parameterSpec", "- parameterSpec", "line 30: "
+         "conditionalParameterSpecs needs one of parentIntValues, "),
+        ("{values: [3]}", "{values: [4]}", "line 26: params: parameter 'layers' must be from 1 to 3, but got 4."),
+        ("parameterId: decay", "parameterId: layers", "line 14: parameters: there are two parameters 'layers'; give "
+         "them different names."),
+        ("replicaCount: 1\n", "replicaCount: 2\n", "line 38: replicaCount of the first pool, which has the chief, must "
+         "be 1."),
+        ("pythonModule: trainer.task", "module: trainer.task", "line 42: unknown key 'module' in pythonPackageSpec; "),
+        ("  - {}\n", "  - {}\n  - {}\n  - {}\n  - {}\n", "line 47: workerPoolSpecs has at most 4 pools, for chief, "
+         "worker, ps, evaluator."),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_vertex_ais_form_is_named_with_line_and_key(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    assert VERTEX.count(before) == 1
+    assert refused(tmp_path, VERTEX.replace(before, after)).startswith(message)
+
+
+def test_counts_need_a_study(tmp_path: Path) -> None:
+    assert refused(tmp_path, "labels: {}\nmaxTrialCount: 3\n") == (
+        "line 2: maxTrialCount needs studySpec, which has the metric and the parameters."
+    )
+
+
+def test_a_grid_with_more_points_than_trials_is_refused_with_their_number(tmp_path: Path) -> None:
+    text = VERTEX.replace(
+        "doubleValueSpec: {minValue: 0.1, maxValue: 0.9", "integerValueSpec: {minValue: 1, maxValue: 9"
+    )
+    grid = text.replace("ALGORITHM_UNSPECIFIED", "GRID_SEARCH")
+    # Adam; SGD and Ftrl with one and nine points; 1, 2, and 3 with 57 points.
+    assert refused(tmp_path, grid) == (
+        "line 12: algorithm: the grid has 1239 points, but the study has 20 trials; allow as many trials, or take "
+        "fewer values."
+    )
+    study, _ = read(tmp_path, grid.replace("maxTrialCount: 20", "maxTrialCount: 1239"))
+    assert (study.algorithm, study.space.size) == ("GRID", 1239)
+
+
+def test_a_parameter_below_itself_is_refused(tmp_path: Path) -> None:
+    itself = "parameterSpec: &last\n        conditionalParameterSpecs: [{parameterSpec: *last}]\n"
+    text = VERTEX.replace("parameterSpec:\n        parameterId: last", f"{itself}        parameterId: last")
+    assert refused(tmp_path, text).startswith("line 14: parameters cannot be read: found unconstructable ")
+
+
+def test_a_dry_run_shows_the_study_and_nothing_else_is_run_yet(jobs: Jobs) -> None:
+    jobs.program("")
+    (jobs.folder / "hp.yaml").write_text(VERTEX.replace("acceleratorCount: 1", "acceleratorCount: 0"))
+    submit = ("submit", "training", "job", "--config", "hp.yaml")
+    status, out, err = jobs.run(*submit, "--dry-run", "--format", "json")
+    assert status == 0, err
+    spec = json.loads(out)["trainingInput"]
+    assert (spec["module_name"], spec["parameter_server_count"]) == ("trainer.task", 2)
+    assert from_json(Study, spec["study"]).space.parameters[1].name == "layers"
+    assert err.endswith("defaultValue, observationNoise, useElapsedDuration do nothing here.\n")
+    assert "study:" in jobs.run(*submit, "--dry-run")[1]
+    status, _, err = jobs.run(*submit)
+    assert status == 2
+    assert "hp.yaml asks for a study of several trainings, which jobs submit does not run yet" in err
+    assert not (jobs.folder / "jobs").exists()
