@@ -206,8 +206,8 @@ def test_vertex_ais_pools_become_the_roles_of_a_trial(tmp_path: Path) -> None:
          "of a trial while it trains, is not there; leave algorithm out, or take RANDOM_SEARCH."),
         ("RANDOM_SEARCH", "GRID_SEARCH", "line 11: algorithm: parameter 'learning-rate' is a DOUBLE, which has no "
          "grid; make it a DISCRETE, or choose another algorithm."),
-        ("minValue: 1e-5", "minValue: 0.2", "line 13: params: parameter 'learning-rate' has no values: its minimum 0.2 "
-         "is above its maximum 0.1."),
+        ("minValue: 1e-5", "minValue: 0.2", "line 13: params: parameter 'learning-rate' has no values from 0.2 "
+         "to 0.1; give a minimum, and a maximum above it."),
         ("minValue: 1e-5", "minValue: 0", "line 13: params: parameter 'learning-rate' has a logarithmic scale, which "
          "needs a minimum above 0, but got 0.0."),
         ("minValue: 1e-5", "minValue: low", "line 15: minValue of parameter 'learning-rate' must be a number, but got "

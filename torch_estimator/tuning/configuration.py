@@ -158,12 +158,8 @@ def _parameter(
 _Setting = tuple[str, Callable[[_Section, str], Any]]
 
 
-def _whole(section: _Section, key: str) -> Any:
-    return section.reader.value(section.nodes[key], int, key)
-
-
-def _flag(section: _Section, key: str) -> Any:
-    return section.reader.value(section.nodes[key], bool, key)
+def _value(kind: type[Any]) -> Callable[[_Section, str], Any]:
+    return lambda section, key: section.reader.value(section.nodes[key], kind, key)
 
 
 def _choice(names: Mapping[str, Any]) -> Callable[[_Section, str], Any]:
@@ -198,10 +194,10 @@ _SCALES = {
 _HYPERPARAMETERS: dict[str, _Setting] = {
     "goal": ("goal", _choice(_GOALS)),
     "hyperparameterMetricTag": ("metric", _Section.text),
-    "maxTrials": ("max_trials", _whole),
-    "maxParallelTrials": ("parallel", _whole),
-    "maxFailedTrials": ("max_failed", _whole),
-    "enableTrialEarlyStopping": ("early_stopping", _flag),
+    "maxTrials": ("max_trials", _value(int)),
+    "maxParallelTrials": ("parallel", _value(int)),
+    "maxFailedTrials": ("max_failed", _value(int)),
+    "enableTrialEarlyStopping": ("early_stopping", _value(bool)),
     "resumePreviousJobId": ("resume_previous", _Section.text),
     "algorithm": ("algorithm", _algorithm),
 }
@@ -213,9 +209,9 @@ _STOPPING = ("decayCurveStoppingSpec", "medianAutomatedStoppingSpec", "convexAut
 _STUDY_SPEC: dict[str, _Setting] = {
     "metricId": ("metric", _Section.text),
     "goal": ("goal", _choice(_GOALS)),
-    "maxTrialCount": ("max_trials", _whole),
-    "parallelTrialCount": ("parallel", _whole),
-    "maxFailedTrialCount": ("max_failed", _whole),
+    "maxTrialCount": ("max_trials", _value(int)),
+    "parallelTrialCount": ("parallel", _value(int)),
+    "maxFailedTrialCount": ("max_failed", _value(int)),
     "measurementSelectionType": ("measurement", _choice(_MEASUREMENTS)),
     **dict.fromkeys(_STOPPING, ("early_stopping", lambda section, key: True)),
     "algorithm": ("algorithm", _algorithm),

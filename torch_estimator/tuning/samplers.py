@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import itertools
 import logging
 import math
 from collections.abc import Mapping
@@ -83,8 +84,7 @@ class Grid(_Numbered):
     """All points of the grid, one after the other."""
 
     def _proposal(self, number: int) -> dict[str, str] | None:
-        space = self._study.space
-        return space.point(number) if number < space.size else None
+        return next(itertools.islice(self._study.space.points(), number, None), None)
 
 
 class Random(_Numbered):

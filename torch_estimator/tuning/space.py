@@ -6,9 +6,9 @@ on its `Axis`, so that scales and spellings are the business of this file alone.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -20,9 +20,6 @@ from torch_estimator.runs.state_file import dataclass_from_json
 Scale = Literal["LINEAR", "LOG", "REVERSE_LOG"]
 
 _NAME = re.compile(r"[^\s=-][^\s=]*")
-
-# A unit number has as many bits as a float between 0.5 and 1.
-_BITS = 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ class Axis:
         """
         low, high, size = self.low, self.high, self.size
         if size is not None and not self.is_log:
-            return min(low + (int(unit * (1 << _BITS)) * size >> _BITS), high)
+            return min(low + int(unit * size), high)
         if size is not None:
             # The share of a whole number begins and ends halfway to its neighbours.
             low, high = low - 0.5, high + 0.5
@@ -70,7 +67,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class Parameter(ABC):
     """A parameter of the program, which it takes as ``--NAME=VALUE``, and the parameters that depend on its value."""
 
     name: str
@@ -82,32 +79,31 @@ class Parameter:
             raise InvalidValueError(
                 f"the name of a parameter must have no space, no '=' and no '-' in front, but got {self.name!r}."
             )
+        children = []
         for child in self.children:
-            if not child.values:
-                raise InvalidValueError(f"parameter {child.parameter.name!r} depends on no value of {self.name!r}.")
-        # The texts of the values as this parameter has them: 1.50 may be written 1.5 there.
-        canonical = (
-            Child(child.parameter, tuple(self.text_at(self.number_of(one)) for one in child.values))
-            for child in self.children
-        )
-        object.__setattr__(self, "children", tuple(canonical))
+            if self.axis.size is None or not child.values:
+                raise self._problem(f"has no single values on which {child.parameter.name!r} depends")
+            # The texts as this parameter has them: 1.50 may be 1.5 in the condition.
+            texts = (self.text_at(self.number_of(text)) for text in child.values)
+            children.append(Child(child.parameter, tuple(texts)))
+        object.__setattr__(self, "children", tuple(children))
 
     @property
+    @abstractmethod
     def axis(self) -> Axis:
         """Numbers of the values, for samplers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text_at(self, number: float) -> str:
         """Return the text of the value at a number of the axis."""
-        raise NotImplementedError
 
+    @abstractmethod
     def number_of(self, text: str) -> float:
         """Return the number of a value on the axis; raise an InvalidValueError for any other text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def value_of(self, text: str) -> float | str:
         """Return a value as a function in Python wants it."""
-        raise NotImplementedError
 
     def text(self, unit: float) -> str:
         """Return the text of the value at a unit number in [0, 1]."""
@@ -115,13 +111,10 @@ class Parameter:
 
     def grid(self) -> Iterator[str]:
         """Return the texts of all values; raise an InvalidValueError if there is no end of them."""
-        axis, size = self.axis, self.axis.size
+        low, size = self.axis.low, self.axis.size
         if size is None:
-            raise InvalidValueError(
-                f"parameter {self.name!r} is a {self.type}, which has no grid; make it a DISCRETE, or choose another "
-                "algorithm."
-            )
-        return (self.text_at(axis.low + index) for index in range(size))
+            raise self._problem("is a DOUBLE, which has no grid; make it a DISCRETE, or choose another algorithm")
+        return (self.text_at(low + index) for index in range(size))
 
     def there(self, text: str) -> list[Parameter]:
         """Return the parameters that exist where this one has a value."""
@@ -145,10 +138,8 @@ class _Range(Parameter):
     scale: Scale = "LINEAR"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.min) and math.isfinite(self.max)):
-            raise self._problem(f"needs finite bounds, but got {self.min} and {self.max}")
-        if self.min > self.max:
-            raise self._problem(f"has no values: its minimum {self.min} is above its maximum {self.max}")
+        if not -math.inf < self.min <= self.max < math.inf:
+            raise self._problem(f"has no values from {self.min} to {self.max}; give a minimum, and a maximum above it")
         if self.scale not in get_args(Scale):
             raise self._problem(f"must have a scale {', '.join(get_args(Scale))}, but got {self.scale!r}")
         if self.scale != "LINEAR" and self.min <= 0:
@@ -160,7 +151,7 @@ class _Range(Parameter):
         return Axis(low=self.min, high=self.max, is_log=self.scale != "LINEAR")
 
     def _mirrored(self, value: float) -> float:
-        # Close to the maximum, a reverse logarithmic scale is as fine as a logarithmic one is close to the minimum.
+        # A reverse logarithmic scale is as fine at the maximum as a logarithmic one is at the minimum.
         if self.scale != "REVERSE_LOG":
             return value
         return min(max(self.min + self.max - value, self.min), self.max)
@@ -178,7 +169,7 @@ class _Range(Parameter):
         return self._mirrored(value)
 
     def value_of(self, text: str) -> float:
-        return float(text)
+        return type(self.min)(text)
 
 
 @dataclass(frozen=True)
@@ -194,8 +185,6 @@ class Double(_Range):
     def __post_init__(self) -> None:
         object.__setattr__(self, "min", float(self.min))
         object.__setattr__(self, "max", float(self.max))
-        if self.children:
-            raise self._problem("is a DOUBLE, on which no other parameter can depend; make it a DISCRETE")
         super().__post_init__()
 
 
@@ -208,29 +197,37 @@ class Integer(_Range):
     """
 
     type: str = field(default="INTEGER", kw_only=True, repr=False)
-
     min: int
     max: int
 
-    def value_of(self, text: str) -> int:
-        return int(text)
-
 
 @dataclass(frozen=True)
-class _Choice(Parameter):
+class Categorical(Parameter):
+    """One of several texts, which have no order.
+
+    >>> Categorical("optimizer", ("Adam", "Ftrl")).text(0.6)
+    'Ftrl'
+    """
+
     values: tuple[str, ...]
+    type: str = field(default="CATEGORICAL", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(str(one) for one in self.values))
-        if not self.values:
+        texts = [str(text) for text in self.values]
+        try:
+            values = [self.value_of(text) for text in texts]
+        except ValueError as error:
+            raise self._problem(f"must have numbers as values, but got {', '.join(texts)}") from error
+        if not texts:
             raise self._problem("has no values")
-        self._check()
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise self._problem(f"has the value {texts[index]} twice")
+        object.__setattr__(self, "values", tuple(self._in_order(texts)))
         super().__post_init__()
 
-    def _check(self) -> None:
-        twice = next((one for one in self.values if self.values.count(one) > 1), None)
-        if twice is not None:
-            raise self._problem(f"has the value {twice} twice")
+    def _in_order(self, texts: list[str]) -> list[str]:
+        return texts
 
     @property
     def axis(self) -> Axis:
@@ -240,58 +237,35 @@ class _Choice(Parameter):
         return self.values[int(number)]
 
     def number_of(self, text: str) -> float:
-        if text not in self.values:
-            raise self._problem(f"must be one of {', '.join(self.values)}, but got {text}")
-        return self.values.index(text)
+        try:
+            return [self.value_of(one) for one in self.values].index(self.value_of(text))
+        except ValueError:
+            raise self._problem(f"must be one of {', '.join(self.values)}, but got {text}") from None
 
     def value_of(self, text: str) -> float | str:
         return text
 
 
 @dataclass(frozen=True)
-class Categorical(_Choice):
-    """One of several texts, which have no order.
-
-    >>> Categorical("optimizer", ["Adam", "Ftrl"]).text(0.6)
-    'Ftrl'
-    """
-
-    type: str = field(default="CATEGORICAL", kw_only=True, repr=False)
-
-
-@dataclass(frozen=True)
-class Discrete(_Choice):
+class Discrete(Categorical):
     """One of several numbers, which samplers see in their order; each keeps its spelling.
 
-    >>> Discrete("size", ["128", "64.0", "1e3"]).values
+    >>> Discrete("size", ("128", "64.0", "1e3")).values
     ('64.0', '128', '1e3')
     """
 
     type: str = field(default="DISCRETE", kw_only=True, repr=False)
 
-    def _check(self) -> None:
-        try:
-            values = sorted(self.values, key=float)
-        except ValueError:
-            values = []
-        if not values or not all(math.isfinite(float(one)) for one in values):
-            raise self._problem(f"must have numbers as values, but got {', '.join(self.values)}")
-        for before, one in itertools.pairwise(values):
-            if float(before) == float(one):
-                raise self._problem(f"has the value {one} twice")
-        object.__setattr__(self, "values", tuple(values))
+    def _in_order(self, texts: list[str]) -> list[str]:
+        return sorted(texts, key=float)
 
     @property
     def axis(self) -> Axis:
         return Axis(low=0, high=len(self.values) - 1)
 
-    def number_of(self, text: str) -> float:
-        try:
-            return [float(one) for one in self.values].index(float(text))
-        except ValueError:
-            return super().number_of(text)
-
     def value_of(self, text: str) -> float | str:
+        if not math.isfinite(float(text)):
+            raise ValueError(text)
         return int(text) if text.removeprefix("-").isdecimal() else float(text)
 
 
@@ -307,15 +281,14 @@ TYPES: dict[str, type[Parameter]] = {
 class Space:
     """The parameters of a study in their order; a conditional one comes after its parent.
 
-    >>> space = Space([Integer("layers", 1, 2), Categorical("optimizer", ["Adam", "Ftrl"])])
-    >>> space.size, space.point(1)
-    (4, {'layers': '1', 'optimizer': 'Ftrl'})
+    >>> space = Space((Integer("layers", 1, 2), Categorical("optimizer", ("Adam", "Ftrl"))))
+    >>> space.size, next(space.points())
+    (4, {'layers': '1', 'optimizer': 'Adam'})
     """
 
     parameters: tuple[Parameter, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", tuple(self.parameters))
         if not self.parameters:
             raise InvalidValueError("there are no parameters; name at least one.")
         _names(self.parameters)
@@ -323,7 +296,7 @@ class Space:
     def texts(self, choose: Callable[[str, Parameter], str]) -> dict[str, str]:
         """Return the text of each parameter that exists, as `choose` says, which also gets a key of the parameter.
 
-        The key is the name for a parameter that always exists. Conditional ones can have the same name.
+        The key is the name of a parameter that always exists. Conditional ones can have the same name.
         """
         texts: dict[str, str] = {}
 
@@ -340,7 +313,7 @@ class Space:
     def values(self, texts: Mapping[str, str]) -> dict[str, float | str]:
         """Return the values of a trial as Python wants them; raise an InvalidValueError if they are not of this space.
 
-        >>> Space([Integer("layers", 1, 2), Discrete("rate", ["0.10"])]).values({"layers": "2", "rate": "0.1"})
+        >>> Space((Integer("layers", 1, 2), Discrete("rate", ("0.10",)))).values({"layers": "2", "rate": "0.1"})
         {'layers': 2, 'rate': 0.1}
         """
         values: dict[str, float | str] = {}
@@ -362,23 +335,9 @@ class Space:
         """Number of points of the grid; raise an InvalidValueError if a parameter has none."""
         return _size(self.parameters)
 
-    def point(self, index: int) -> dict[str, str]:
-        """Return a point of the grid, counted from 0; the last parameter changes first."""
-        texts: dict[str, str] = {}
-
-        def walk(parameters: Sequence[Parameter], index: int) -> None:
-            for place, one in enumerate(parameters):
-                mine, index = divmod(index, _size(parameters[place + 1 :]))
-                for text in one.grid():
-                    below = _size(one.there(text))
-                    if mine < below:
-                        break
-                    mine -= below
-                texts[one.name] = text
-                walk(one.there(text), mine)
-
-        walk(self.parameters, index)
-        return texts
+    def points(self) -> Iterator[dict[str, str]]:
+        """Return the points of the grid; the last parameter changes first."""
+        return _points(self.parameters)
 
 
 def _conditions(parameter: Parameter) -> set[str]:
@@ -397,10 +356,20 @@ def _names(parameters: Sequence[Parameter]) -> set[str]:
 
 
 def _size(parameters: Sequence[Parameter]) -> int:
-    """Return the number of points of the grid of some parameters, and of all below them."""
     size = 1
     for one in parameters:
         one.grid()
         below = [_size(one.there(text)) for text in _conditions(one)]
         size *= (one.axis.size or 0) - len(below) + sum(below)
     return size
+
+
+def _points(parameters: Sequence[Parameter]) -> Iterator[dict[str, str]]:
+    if not parameters:
+        yield {}
+        return
+    first, *others = parameters
+    for text in first.grid():
+        for below in _points(first.there(text)):
+            for rest in _points(others):
+                yield {first.name: text, **below, **rest}
