@@ -28,6 +28,24 @@ trainingInput:
 labels: {team: ads}
 """
 
+VERTEX = """\
+displayName: census
+trialJobSpec:
+  workerPoolSpecs:
+  - machineSpec: {machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_T4, acceleratorCount: 1}
+    replicaCount: 1
+    pythonPackageSpec:
+      executorImageUri: image
+      packageUris: [gs://bucket/trainer.tar.gz]
+      pythonModule: trainer.task
+      args: [--steps, 5]
+  - {}
+  - replicaCount: "2"
+    pythonPackageSpec: {pythonModule: trainer.server}
+  scheduling: {timeout: 7200s}
+  baseOutputDirectory: {outputUriPrefix: gs://bucket/out}
+"""
+
 MACHINES = """
 [machines.large]
 cpus = 8
@@ -70,6 +88,19 @@ def test_gclouds_configuration_is_read_as_it_is(jobs: Jobs, monkeypatch: pytest.
     }
     assert (spec["job_dir"], spec["labels"]) == ("gs://bucket/out", {"team": "ads"})
     assert (spec["interpreter"], spec["settings"]) == ("/opt/python", {"kind": "local"})
+
+
+def test_vertex_ais_pools_become_the_roles_of_a_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_estimator.jobs.targets.gpus_here", lambda: ["0"])
+    (jobs.folder / "job.yaml").write_text(VERTEX)
+    spec = asked(jobs, "--config", "job.yaml")
+    assert (spec["module_name"], spec["arguments"]) == ("trainer.task", ["--steps", "5"])
+    assert (spec["worker_count"], spec["parameter_server_count"], spec["evaluator"]) == (0, 2, True)
+    assert spec["machines"] == {"chief": {"cpus": 0, "memory": "", "gpus": 1}}
+    assert (spec["job_dir"], spec["max_running_secs"], spec["study"]) == ("gs://bucket/out", 7200.0, None)
+    assert jobs.run(*SUBMIT, "--dry-run", "--config", "job.yaml")[2] == (
+        "machineType, acceleratorType, executorImageUri, packageUris do nothing here.\n"
+    )
 
 
 def test_options_win_over_the_configuration(jobs: Jobs) -> None:
@@ -172,6 +203,13 @@ def test_a_name_is_taken_once(jobs: Jobs) -> None:
         ("trainingInput:\n  scheduling: {maxRunningTime: 2h}\n", "line 2: maxRunningTime must be a number of seconds"),
         ("trainingInput:\n  masterConfig: {acceleratorConfig: {size: 1}}\n", "line 2: unknown key 'size'"),
         ("trainingInput:\n  - x\n - y\n", "line 3 is not YAML: "),
+        ("labels: !!timestamp 2001-13-01\n", "line 1: labels cannot be read: "),
+        ("trialJobSpec: {workerPoolSpecs: [{replicaCount: 2}]}", "line 1: replicaCount of the first pool, which has "),
+        ("trialJobSpec:\n  workerPoolSpecs:\n  - {module: a}\n", "line 3: unknown key 'module' in workerPoolSpecs; "),
+        (
+            "trialJobSpec:\n  workerPoolSpecs: [{}, {}, {}, {},\n  {}]\n",
+            "line 3: workerPoolSpecs has at most 4 pools, for chief, worker, ps, evaluator.",
+        ),
     ],
 )
 def test_a_mistake_in_the_configuration_is_named_with_its_line(jobs: Jobs, text: str, message: str) -> None:

@@ -89,18 +89,9 @@ studySpec:
         scaleType: UNIT_LOG_SCALE
 trialJobSpec:
   workerPoolSpecs:
-  - machineSpec: {machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_T4, acceleratorCount: 1}
-    replicaCount: 1
-    pythonPackageSpec:
-      executorImageUri: image
-      packageUris: [gs://bucket/trainer.tar.gz]
-      pythonModule: trainer.task
-      args: [--steps, 5]
+  - pythonPackageSpec: {pythonModule: trainer.task}
   - {}
   - replicaCount: "2"
-    pythonPackageSpec: {pythonModule: trainer.server}
-  scheduling: {timeout: 7200s}
-  baseOutputDirectory: {outputUriPrefix: gs://bucket/out}
 """
 
 
@@ -181,15 +172,6 @@ def test_vertex_ais_form_is_read_with_conditional_parameters(tmp_path: Path) -> 
     assert useless == ["defaultValue", "observationNoise", "useElapsedDuration"]
 
 
-def test_vertex_ais_pools_become_the_roles_of_a_trial(tmp_path: Path) -> None:
-    (tmp_path / "hp.yaml").write_text(VERTEX)
-    request = request_of_file(str(tmp_path / "hp.yaml"))
-    assert (request.module_name, request.arguments) == ("trainer.task", ["--steps", "5"])
-    assert (request.worker_count, request.parameter_server_count, request.evaluator_count) == (None, 2, None)
-    assert (request.gpus, request.job_dir, request.max_running_secs) == ({"chief": 1}, "gs://bucket/out", 7200.0)
-    assert request.useless == ["machineType", "acceleratorType", "executorImageUri", "packageUris"]
-
-
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
@@ -265,11 +247,6 @@ def test_a_mistake_in_gclouds_form_is_named_with_line_and_key(
         ("{values: [3]}", "{values: [4]}", "line 26: params: parameter 'layers' must be from 1 to 3, but got 4."),
         ("parameterId: decay", "parameterId: layers", "line 14: parameters: there are two parameters 'layers'; give "
          "them different names."),
-        ("replicaCount: 1\n", "replicaCount: 2\n", "line 38: replicaCount of the first pool, which has the chief, must "
-         "be 1."),
-        ("pythonModule: trainer.task", "module: trainer.task", "line 42: unknown key 'module' in pythonPackageSpec; "),
-        ("  - {}\n", "  - {}\n  - {}\n  - {}\n  - {}\n", "line 47: workerPoolSpecs has at most 4 pools, for chief, "
-         "worker, ps, evaluator."),
     ],
 )  # fmt: skip
 def test_a_mistake_in_vertex_ais_form_is_named_with_line_and_key(
@@ -307,7 +284,7 @@ def test_a_parameter_below_itself_is_refused(tmp_path: Path) -> None:
 
 def test_a_dry_run_shows_the_study_and_nothing_else_is_run_yet(jobs: Jobs) -> None:
     jobs.program("")
-    (jobs.folder / "hp.yaml").write_text(VERTEX.replace("acceleratorCount: 1", "acceleratorCount: 0"))
+    (jobs.folder / "hp.yaml").write_text(VERTEX)
     submit = ("submit", "training", "job", "--config", "hp.yaml")
     status, out, err = jobs.run(*submit, "--dry-run", "--format", "json")
     assert status == 0, err
