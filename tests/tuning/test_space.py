@@ -158,12 +158,12 @@ def test_parameters_of_one_name_must_not_exist_together() -> None:
          "'a b'."),
         (lambda: Double("x", 0, 1).grid(), "parameter 'x' is a DOUBLE, which has no grid; make it a DISCRETE, or "
          "choose another algorithm."),
-        (lambda: Double("x", 0, 1, children=(Child(Double("y", 0, 1), ("0.5",)),)), "parameter 'x' has no "
-         "single values on which 'y' depends."),
+        (lambda: Double("x", 0, 1, children=(Child(Double("y", 0, 1), ("0.5",)),)), "parameter 'y' must "
+         "depend on at least one value of 'x', which must not be a DOUBLE."),
         (lambda: Integer("x", 0, 1, children=(Child(Double("y", 0, 1), ("2",)),)), "parameter 'x' must be from 0 to "
          "1, but got 2."),
-        (lambda: Integer("x", 0, 1, children=(Child(Double("y", 0, 1), ()),)), "parameter 'x' has no single "
-         "values on which 'y' depends."),
+        (lambda: Integer("x", 0, 1, children=(Child(Double("y", 0, 1), ()),)), "parameter 'y' must depend on "
+         "at least one value of 'x', which must not be a DOUBLE."),
         (lambda: Space(()), "there are no parameters; name at least one."),
         (lambda: Space((Integer("x", 0, 1),)).values({}), "parameter 'x' has no value."),
         (lambda: Space((Integer("x", 0, 1),)).values({"x": "1.0"}), "parameter 'x' must be from 0 to 1, but got 1.0."),

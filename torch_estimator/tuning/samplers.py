@@ -106,7 +106,7 @@ class Optuna:
     """Optuna's TPE, which learns from trials. Optuna is asked for values only, and starts and stops nothing.
 
     For each proposal it gets a study in memory with all trials so far, and a seed for this proposal, so that nothing
-    depends on how long this process has lived. A trial that pauses is to Optuna one that was pruned, until it goes on.
+    depends on how long this process has lived. Optuna sees a trial that has paused as a pruned one.
 
     The journal is a copy for ``optuna-dashboard``, to which only this process writes trials. What a kill has left there
     is settled: a torn line is cut off, a trial that the controller does not know becomes the next proposal, and what

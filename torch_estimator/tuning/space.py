@@ -82,7 +82,9 @@ class Parameter(ABC):
         children = []
         for child in self.children:
             if self.axis.size is None or not child.values:
-                raise self._problem(f"has no single values on which {child.parameter.name!r} depends")
+                raise child.parameter._problem(
+                    f"must depend on at least one value of {self.name!r}, which must not be a DOUBLE"
+                )
             # The texts as this parameter has them: 1.50 may be 1.5 in the condition.
             texts = (self.text_at(self.number_of(text)) for text in child.values)
             children.append(Child(child.parameter, tuple(texts)))
