@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -34,6 +35,12 @@ sys.stdin.read()
 """
 
 TABLE = """
+[machines.small]
+memory = "64Mi"
+
+[machines.huge]
+memory = "900Ti"
+
 [targets.ray]
 kind = "ray"
 cpus = 0.5
@@ -145,10 +152,11 @@ for other in ("chief-0", "worker-0", "evaluator-0"):
     wait_for(f"{other}.ready")
 print(sys.argv[1:])
 """
-    options = ("--parameter-server-count", "1", "--evaluator-count", "1", "--", "an argument", "it's $HOME\n😀")
-    job = jobs.submit("killed", program, *options)
+    options = ("--parameter-server-count", "1", "--evaluator-count", "1", "--worker-machine-type", "small")
+    arguments = ["an argument", "it's $HOME\n😀"]
+    job = jobs.submit("killed", program, *options, "--", *arguments)
     assert end(job) == ("SUCCEEDED", "")
-    once = [*(f"line {number}" for number in range(500)), str(list(options[-2:]))]
+    once = [*(f"line {number}" for number in range(500)), str(arguments)]
     for role in ("chief-0", "worker-0", "evaluator-0"):
         starts = 2 if role == "worker-0" else 1
         lines = jobs.lines(job, role)
@@ -272,6 +280,9 @@ def test_a_cluster_without_room_is_told_what_is_asked_for(jobs: Jobs) -> None:
         "the Ray cluster has had no room for 2 roles within 0.1 s: they need 200 CPU of 2 and 0 GPU of 0 in all; add "
         "nodes, or ask for less with cpus of target large or with other machine types.",
     )
+    options = ("--evaluator-count", "0", "--worker-machine-type", "huge")
+    _, reason = end(jobs.submit("huge", "", *options, target="large"))
+    assert re.search(r"they need 200 CPU of 2 and 0 GPU of 0 and 921600 GiB memory of \d+\.\d in all; add", reason)
 
 
 @needs_ray
@@ -288,8 +299,9 @@ def test_a_cluster_without_room_is_told_what_is_asked_for(jobs: Jobs) -> None:
             "cpus = 1",
             "the address of a Ray cluster must be auto or HOST:PORT, but got 'ray://head:",
         ),
-        ("", "cpus = -1", "target ray: 'cpus': expected more than 0, but got -1."),
-        ("", "cpus = 'two'", "target ray: 'cpus': expected float, but got 'two'."),
+        ("", "cpus = -1", "target ray: 'cpus': expected more than 0, but got -1; mend estimator.toml."),
+        ("", "cpus = 'two'", "target ray: 'cpus': expected float, but got 'two'; mend estimator.toml."),
+        ("", "[machines.gpu]\nmemory = '14 GB'", "type must be such as 14Gi, but got '14 GB'."),
     ],
 )
 def test_a_misuse_is_refused_before_anything_is_made(
@@ -303,7 +315,7 @@ def test_a_misuse_is_refused_before_anything_is_made(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", address)
     (tmp_path / "estimator.toml").write_text(f'[targets.ray]\nkind = "ray"\n{setting}\n')
-    Jobs(tmp_path).submit("refused", "", status=2)
+    Jobs(tmp_path).submit("refused", "", "--worker-machine-type", "gpu", status=2)
     assert said in capsys.readouterr().err
     assert not Path("jobs").exists()
 

@@ -274,7 +274,7 @@ def test_a_directory_that_the_nodes_do_not_see_is_named(on_slurm: Jobs, cluster:
         ('partition = "nope"', "Slurm's sbatch says: invalid partition specified: nope; "),
         ('options = ["--cpus-per-task=9"]', "allocation failure: Requested node configuration is not available."),
         ('options = ["--frobnicate"]', "sbatch: unrecognized option '--frobnicate'"),
-        ("options = 4", "'options': expected list, but got 4; mend estimator.toml."),
+        ("options = 4", "target cluster: 'options': expected list, but got 4; mend estimator.toml."),
     ],
 )
 def test_what_slurm_would_never_run_is_refused(on_slurm: Jobs, line: str, said: str) -> None:

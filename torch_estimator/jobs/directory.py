@@ -34,6 +34,7 @@ ENVIRONMENT = "TORCH_ESTIMATOR_JOBS"
 
 JOB_FILE = "job.json"
 
+_MEMORY = re.compile(r"(\d+)([KMGT]?)i?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
 _DIGITS = 8
 
@@ -45,6 +46,18 @@ class Machine:
     cpus: int = 0
     memory: str = ""
     gpus: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory in bytes; raise an InvalidValueError if the text is none.
+
+        >>> Machine(memory="14Gi").memory_bytes / 1024**3, Machine().memory_bytes
+        (14.0, 0)
+        """
+        match = _MEMORY.fullmatch(self.memory or "0")
+        if match is None:
+            raise InvalidValueError(f"the memory of a machine type must be such as 14Gi, but got {self.memory!r}.")
+        return int(match[1]) << 10 * " KMGT".index(match[2] or " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

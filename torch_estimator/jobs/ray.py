@@ -28,11 +28,10 @@ from torch_estimator.cluster.task import CHIEF, PARAMETER_SERVER, Task
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, role_of
 from torch_estimator.jobs.package import local_package
-from torch_estimator.jobs.targets import Local, layout_of, machines_of
+from torch_estimator.jobs.targets import Local, layout_of, machines_of, settings_of
 from torch_estimator.launch.layout import Program, free_ports
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import LocalProcess, Start
-from torch_estimator.runs.state_file import from_json
 
 _AUTO = "auto"
 _SIGNALS = "signals"
@@ -57,17 +56,10 @@ class Settings:
     cpus: float = 1.0
     start_secs: float = 60.0
 
-    @classmethod
-    def of(cls, spec: JobSpec) -> Settings:
-        """Return the settings of the job's target, or raise an InvalidValueError."""
-        try:
-            settings: Settings = from_json(cls, spec.settings)
-            for name in ("cpus", "start_secs"):
-                if not getattr(settings, name) > 0:
-                    raise ValueError(f"{name!r}: expected more than 0, but got {getattr(settings, name):g}")
-        except ValueError as error:
-            raise InvalidValueError(f"target {spec.target}: {error}.") from error
-        return settings
+    def __post_init__(self) -> None:
+        for name in ("cpus", "start_secs"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name!r}: expected more than 0, but got {getattr(self, name):g}")
 
     def head(self) -> str:
         """Return the address HOST:PORT, or "auto" for the cluster that this machine is a node of; raise a UserError."""
@@ -98,7 +90,8 @@ class Ray(Local):
             raise InvalidValueError(
                 f"target {spec.target} needs Ray, which is not installed; pip install 'torch-estimator[ray]'."
             )
-        Settings.of(spec).head()
+        _bundles(spec)
+        settings_of(Settings, spec).head()
 
     @contextlib.contextmanager
     def start(self, job: JobDirectory, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:
@@ -106,7 +99,7 @@ class Ray(Local):
         import ray
 
         bundles = _bundles(spec)
-        with _connected(Settings.of(spec).head()):
+        with _connected(settings_of(Settings, spec).head()):
             make = functools.partial(_make, bundles, _reserved(spec, bundles))
             actors = {role: make(role) for role in bundles}
             count = len(layout_of(spec).addressed) if spec.is_cluster else 0
@@ -303,8 +296,11 @@ def _connected(address: str) -> Iterator[None]:
 
 def _bundles(spec: JobSpec) -> dict[str, dict[str, float]]:
     """Return the resources of each role, as Ray names them."""
-    cpus = Settings.of(spec).cpus
-    return {role: {"CPU": one.cpus or cpus, "GPU": float(one.gpus)} for role, one in machines_of(spec).items()}
+    cpus = settings_of(Settings, spec).cpus
+    return {
+        role: {"CPU": one.cpus or cpus, "GPU": one.gpus, "memory": one.memory_bytes}
+        for role, one in machines_of(spec).items()
+    }
 
 
 def _reserved(spec: JobSpec, bundles: Mapping[str, Mapping[str, float]]) -> Any:
@@ -312,18 +308,21 @@ def _reserved(spec: JobSpec, bundles: Mapping[str, Mapping[str, float]]) -> Any:
     import ray
     from ray.util.placement_group import placement_group
 
-    secs = Settings.of(spec).start_secs
+    secs = settings_of(Settings, spec).start_secs
     group = placement_group(list(bundles.values()), strategy="SPREAD")
     deadline = time.monotonic() + secs
     # Signals are handled between two waits only.
     while not group.wait(min(1.0, secs)):
         if time.monotonic() >= deadline:
             has = ray.cluster_resources()
-            wanted = {name: sum(bundle[name] for bundle in bundles.values()) for name in ("CPU", "GPU")}
-            numbers = " and ".join(f"{wanted[name]:g} {name} of {has.get(name, 0):g}" for name in wanted)
+            wanted = {name: sum(bundle[name] for bundle in bundles.values()) for name in ("CPU", "GPU", "memory")}
+            numbers = [f"{wanted[name]:g} {name} of {has.get(name, 0):g}" for name in ("CPU", "GPU")]
+            if wanted["memory"]:
+                numbers.append(f"{wanted['memory'] / 2**30:g} GiB memory of {has.get('memory', 0) / 2**30:.1f}")
             raise ClusterError(
-                f"the Ray cluster has had no room for {len(bundles)} roles within {secs:g} s: they need {numbers} in "
-                f"all; add nodes, or ask for less with cpus of target {spec.target} or with other machine types."
+                f"the Ray cluster has had no room for {len(bundles)} roles within {secs:g} s: they need "
+                f"{' and '.join(numbers)} in all; add nodes, or ask for less with cpus of target {spec.target} or with "
+                "other machine types."
             )
     return group
 
@@ -337,7 +336,8 @@ def _make(bundles: Mapping[str, Mapping[str, float]], group: Any, role: str) -> 
     # Only the job starts a role again.
     actor = ray.remote(concurrency_groups={_SIGNALS: 1}, max_restarts=0)(Role)
     needs = bundles[role]
-    return actor.options(num_cpus=needs["CPU"], num_gpus=needs["GPU"], scheduling_strategy=place).remote()
+    numbers = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "memory": needs["memory"]}
+    return actor.options(**numbers, scheduling_strategy=place).remote()
 
 
 def _reason(error: BaseException) -> str:

@@ -24,11 +24,10 @@ from torch_estimator import files
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import RESTART_ME, ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, role_of
-from torch_estimator.jobs.targets import LAUNCHER_MODULE, layout_of, machines_of
+from torch_estimator.jobs.targets import LAUNCHER_MODULE, layout_of, machines_of, settings_of
 from torch_estimator.launch.layout import Program
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import ChildProcess, Start
-from torch_estimator.runs.state_file import from_json
 
 _PLACE = "Slurm job "
 _BATCH_SCRIPT = '#!/bin/sh\nexec "$@"\n'
@@ -55,7 +54,6 @@ _RETRY_SECS = 0.2
 _NO_SUCH_JOB = "Invalid job id"
 _ENDED = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|TIMEOUT")
 _SCANCEL_SECS = 2.0
-_MEMORY = re.compile(r"(\d+)([KMGT]?)i?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,15 +266,12 @@ def _check_nodes(names: Sequence[str], seen: Sequence[str]) -> None:
 
 
 def _sbatch(spec: JobSpec, url: str, *options: str) -> list[str]:
-    try:
-        settings: Settings = from_json(Settings, spec.settings, f"target {spec.target}")
-    except ValueError as error:
-        raise InvalidValueError(f"{error}; mend estimator.toml.") from error
+    settings = settings_of(Settings, spec)
     named = {name: getattr(settings, name) for name in Slurm.SETTINGS if name != "options"}
     machines = machines_of(spec).values()
     cpus = max(1, *(machine.cpus for machine in machines))
     gpus = max(machine.gpus for machine in machines)
-    memory = max(_mebibytes(machine.memory) for machine in machines)
+    memory = max(machine.memory_bytes for machine in machines)
     return [
         "sbatch",
         *options,
@@ -284,7 +279,7 @@ def _sbatch(spec: JobSpec, url: str, *options: str) -> list[str]:
         f"--ntasks={len(machines)}",
         f"--cpus-per-task={cpus}",
         *([f"--gpus-per-task={gpus}"] if gpus else []),
-        *([f"--mem-per-cpu={-(-memory // cpus)}M"] if memory else []),
+        *([f"--mem-per-cpu={-(-memory // (cpus * 2**20))}M"] if memory else []),
         # Slurm would start the job again beside the one that the launcher has submitted.
         "--no-requeue",
         "--signal=B:TERM@90",
@@ -299,14 +294,6 @@ def _sbatch(spec: JobSpec, url: str, *options: str) -> list[str]:
         "/dev/stdin",
         *(spec.interpreter, "-P", "-m", LAUNCHER_MODULE, url),
     ]
-
-
-def _mebibytes(memory: str) -> int:
-    match = _MEMORY.fullmatch(memory or "0")
-    if match is None:
-        raise InvalidValueError(f"the memory of a machine type must be such as 14Gi, but got {memory!r}.")
-    size: int = int(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
-    return -(-size // 1024**2)
 
 
 def _ask(command: Sequence[str], script: str = "", environ: Mapping[str, str] | None = None) -> str:

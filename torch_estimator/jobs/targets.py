@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch_estimator import files
 from torch_estimator.cluster.task import Task
@@ -21,6 +21,9 @@ from torch_estimator.launch.layout import Layout, Program, free_ports
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import LocalProcess, RunningProcess, Start
 from torch_estimator.runs.locks import Holder
+from torch_estimator.runs.state_file import from_json
+
+T = TypeVar("T")
 
 LAUNCHER_MODULE = "torch_estimator.jobs.launcher"
 
@@ -132,6 +135,15 @@ def _start_here(
     on_exit: Callable[[int], None],
 ) -> RunningProcess:
     return LocalProcess(program, task, write, on_exit, extra.get(role_of(task), {}))
+
+
+def settings_of(kind: type[T], spec: JobSpec) -> T:
+    """Return what ``estimator.toml`` has for the job's target, as a dataclass; raise an InvalidValueError."""
+    try:
+        found: T = from_json(kind, spec.settings)
+    except ValueError as error:
+        raise InvalidValueError(f"target {spec.target}: {error}; mend estimator.toml.") from error
+    return found
 
 
 def layout_of(spec: JobSpec) -> Layout:
