@@ -26,7 +26,7 @@ from torch_estimator.batch_prediction.encoded_model import EncodedModel
 from torch_estimator.batch_prediction.inputs import Chunk, InputFile, Reader
 from torch_estimator.batch_prediction.json_lines import json_lines
 from torch_estimator.batch_prediction.rows import Column, Rows, taken
-from torch_estimator.errors import ExportError, InvalidValueError, UserError
+from torch_estimator.errors import ExportError, InvalidValueError, UserError, sentence
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import problem_of_row
 from torch_estimator.export.nan_predictions import NanPredictionError
@@ -203,7 +203,7 @@ class ShardWriter:
                 parts.append(self._run(columns, stop - start))
             except UserError as error:
                 if isinstance(error, NanPredictionError):
-                    wrong, is_broken = {row: _sentence(one) for row, one in error.problems.items()}, False
+                    wrong, is_broken = {row: sentence(one) for row, one in error.problems.items()}, False
                 else:
                     wrong, is_broken = self._wrong_rows(columns, stop - start)
                 if not wrong or is_broken:
@@ -234,15 +234,11 @@ class ShardWriter:
             try:
                 self._run({name: taken(column, slice(row, row + 1)) for name, column in columns.items()}, 1)
             except InvalidValueError as error:
-                wrong[row] = _sentence(problem_of_row(error))
+                wrong[row] = sentence(problem_of_row(error))
             except ExportError as error:
                 failures += 1
                 wrong[row] = f"The model cannot be run on this row: {error}"
         return wrong, rows > 1 and failures == rows
-
-
-def _sentence(problem: str) -> str:
-    return problem[:1].upper() + problem[1:]
 
 
 def _joined(parts: Sequence[Array | Texts]) -> Array | Texts:

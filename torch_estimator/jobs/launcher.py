@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torch_estimator import files
-from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
+from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError, sentence
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
 from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.logs import RoleLogs
@@ -113,7 +113,7 @@ class _Observer:
                 if event.status and not self.reason:
                     self.reason = " ".join(filter(None, [f"{role} {describe_status(event.status)}.", self._said]))
             else:
-                self.reason = " ".join(filter(None, [_sentence(event.reason), self._said]))
+                self.reason = " ".join(filter(None, [sentence(event.reason), self._said]))
                 self._job.add("ending", status=event.status, reason=self.reason)
         except OSError as error:
             # A store that does not answer is no reason to end a training.
@@ -124,10 +124,6 @@ class _Observer:
         """Say why the job ends."""
         self.is_time_over = True
         self._said = f"it has run for its scheduling.maxRunningTime of {self._spec.max_running_secs:g} s."
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _final_state(job: JobDirectory, status: int) -> State:
