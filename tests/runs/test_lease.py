@@ -283,11 +283,13 @@ def test_a_lease_of_a_process_of_this_host_that_has_ended_is_taken_over_at_once(
     lease = ObjectLock(OBJECT, in_use)
     place = json.loads(files.read_text(OBJECT))["place"]
     lease.release()
-    # In a restarted container, a process has the pid of its predecessor.
-    for pid in (ended.pid, os.getpid()):
-        other = Elsewhere(pid=pid, place=place)
-        ObjectLock(OBJECT, in_use, other.clock, other.sleep).release()
-        assert other.now == 0
+    with subprocess.Popen([sys.executable, "-c", ""]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        # In a restarted container, a process has the pid of its predecessor.
+        for pid in (ended.pid, zombie.pid, os.getpid()):
+            other = Elsewhere(pid=pid, place=place)
+            ObjectLock(OBJECT, in_use, other.clock, other.sleep).release()
+            assert other.now == 0
 
 
 def test_a_training_that_has_lost_its_lease_does_not_save() -> None:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from torch_estimator import files
 from torch_estimator.cluster.task import CHIEF, Task
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.runs.locks import Holder
+from torch_estimator.runs.locks import Holder, kernel
 from torch_estimator.runs.state_file import StateFile, encoded
 
 State = Literal["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
@@ -271,23 +271,12 @@ def ended_here(launched: JobEvent) -> str | None:
 
 def is_gone(launched: JobEvent) -> bool:
     """Return whether the launcher has certainly ended: its process, or the system that it ran on."""
-    here = Holder.this_process()
-    if launched.pid is None or launched.place is None or here.place is None or launched.host != here.host:
+    if launched.pid is None or launched.place is None or launched.host != Holder.this_process().host:
         return False
-    kernel, _, namespace = launched.place.partition(" ")
-    kernel_here, _, namespace_here = here.place.partition(" ")
-    if kernel != kernel_here:
-        return True
-    return namespace == namespace_here and not _runs(launched.pid)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = files.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    # A process that has ended stays a zombie until its parent asks for its status.
-    return state not in "ZX"
+    # Another kernel means that the machine has been started again. A lock cannot conclude that: machines may share a
+    # name.
+    was_restarted = not launched.place.startswith(kernel())
+    return was_restarted or Holder(pid=launched.pid, place=launched.place).has_ended()
 
 
 @contextlib.contextmanager

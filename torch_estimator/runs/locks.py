@@ -166,18 +166,23 @@ class Holder:
         return f"{self.program} (process {self.pid} on {self.host}, since {self.since})"
 
     def has_ended(self) -> bool:
-        """Return whether the holder has certainly ended: it ran in this pid namespace, and its pid is not in use."""
+        """Return whether the holder has certainly ended: it ran in this pid namespace, and its pid is not in use.
+
+        A process that has ended stays a zombie, with its pid, until its parent asks for its status.
+        """
         if self.pid is None or self.place is None or self.place != _place():
             return False
         if self.pid == os.getpid():
             return self.lease is not None and self.lease not in _own_ids
         try:
-            os.kill(self.pid, 0)
+            with contextlib.suppress(PermissionError):
+                os.kill(self.pid, 0)
+            state = files.read_text(f"/proc/{self.pid}/stat").rpartition(")")[2].split()[0]
         except ProcessLookupError:
             return True
         except (OSError, OverflowError):
             return False
-        return False
+        return state in "ZX"
 
 
 def kernel() -> str:
