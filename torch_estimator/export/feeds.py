@@ -81,17 +81,18 @@ def has_nan(array: Array) -> bool:
     return math.isnan(np.vdot(array, array))
 
 
-def padding_of(info: TensorInfo) -> Any:
-    """Return the value that stands for a missing value in a list of an input."""
-    # A step of a sequence may be zero, so that only NaN can say that it is missing.
-    return np.nan if info.step_size and info.dtype == "DT_FLOAT" else info.type.padding
+def _padding_of(dtype: DType, step_size: int | None) -> Any:
+    """Return the value that stands for a missing value in a list of values, or of steps of a sequence."""
+    # A step may be zero, so that only NaN can say that it is missing.
+    return np.nan if step_size and dtype.name == "DT_FLOAT" else dtype.padding
 
 
 def filled(info: TensorInfo, rows: int) -> Array:
     """Return a batch of `rows` rows for an omitted input. Every row is the input's default."""
     if info.holds_lists:
         given = info.default if isinstance(info.default, list) else [info.default]
-        return np.array([given or [padding_of(info)] * (info.step_size or 1)] * rows, dtype=info.type.numpy)
+        row = given or [_padding_of(info.type, info.step_size)] * (info.step_size or 1)
+        return np.array([row] * rows, dtype=info.type.numpy)
     return np.resize(np.array(info.default, dtype=info.type.numpy), (rows, *info.shape[1:]))
 
 
@@ -124,7 +125,7 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     if info.exact_lengths and not lengths.all():
         raise InvalidValueError(f"Input {name} has the empty list in row {lengths.argmin()} (from 0); give a value.")
-    padding = padding_of(info)
+    padding = _padding_of(info.type, info.step_size)
     items = [item for row in rows for item in row]
     if not info.exact_lengths:
         # A NaN among floats stays: it is a weight or a step that the graph knows as missing.
@@ -350,7 +351,7 @@ def _of_examples(column: str, feature: ServedFeature, examples: Examples, step_s
     sizes = feature.shape if isinstance(feature, FixedLenSequenceFeature) else ()
     lengths = examples.counts(column) // math.prod(sizes)
     dtype = BY_COLUMN[feature.dtype]
-    padding = np.nan if step_size and feature.dtype == "float32" else dtype.padding
+    padding = _padding_of(dtype, step_size)
     longest = max(int(lengths.max(initial=0)), step_size or 1)
     tensor = np.full((rows, longest, *sizes), padding, dtype=dtype.numpy)
     tensor[np.arange(longest) < lengths[:, None]] = values.reshape(-1, *sizes)
