@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.batch_prediction.columns import Array, Texts
-from torch_estimator.batch_prediction.rows import Column
+from torch_estimator.batch_prediction.rows import Column, Texts
+from torch_estimator.data.columns import Array
 from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel, check_rows, open_session
 from torch_estimator.export.feeds import as_tensor, filled

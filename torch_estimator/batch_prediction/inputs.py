@@ -19,21 +19,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from torch_estimator.batch_prediction.columns import Array, from_strings
 from torch_estimator.batch_prediction.rows import (
     Column,
     Rows,
     as_read,
     check_type,
-    is_list,
     lists_of,
     numbers_of,
     texts_of,
 )
 from torch_estimator.data.arguments import duplicates
-from torch_estimator.data.arrow import one_array
-from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.arrow import from_strings, one_array, scalar
+from torch_estimator.data.columns import STRINGS, Array
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.csv_format import CsvFormat
 from torch_estimator.data.sources.csv_parser import read_texts
 from torch_estimator.data.sources.csv_records import CsvRanges, first_record, found_delimiter
@@ -319,7 +319,7 @@ class CsvReader(_TextReader):
             else:
                 inputs[name], wrong = numbers_of(columns[name], name, info)
                 reasons = wrong | reasons
-        keys = {name: columns[name].cast(pa.string()).fill_null(from_strings([""])[0]) for name in self.keys}
+        keys = {name: columns[name].cast(pa.string()).fill_null(scalar("")) for name in self.keys}
         return Rows(inputs, keys, numbers, data.count(b"\n"), rejected).reject(reasons)
 
     def _parsed(self, data: bytes, names: Sequence[str], form: CsvFormat) -> _Parsed | None:
@@ -493,7 +493,7 @@ class ParquetReader(Reader):
             if name not in arrays:
                 continue
             array, refused = as_read(arrays[name], name, info)
-            if is_list(array.type):
+            if is_list_type(array.type):
                 inputs[name], wrong = lists_of(array, name, info)
             elif info.dtype == "DT_STRING":
                 inputs[name], wrong = texts_of(array, info), {}
@@ -609,8 +609,7 @@ def _lines_at(data: bytes, positions: Array) -> Array:
 
 def _null_where_empty(texts: Sequence[str]) -> pa.Array:
     array = from_strings(texts)
-    bits = np.packbits(np.array([bool(text) for text in texts], np.bool_), bitorder="little")
-    return pa.Array.from_buffers(pa.string(), len(array), [pa.py_buffer(bits), *array.buffers()[1:]])
+    return pc.if_else(pc.equal(array, scalar("")), pa.nulls(1, pa.string())[0], array)
 
 
 def _wrong_number(fields: int, names: Sequence[str]) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.batch_prediction.columns import Array, Texts, from_strings, scalar
-from torch_estimator.data.arrow import from_numpy
+from torch_estimator.batch_prediction.rows import Texts
+from torch_estimator.data.arrow import from_numpy, from_strings, scalar
+from torch_estimator.data.columns import Array
 
 # Rows with more values per output are joined as lists, which needs one call of Arrow instead of one per value.
 _MOST_COLUMNS = 8

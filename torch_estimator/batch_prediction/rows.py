@@ -1,4 +1,4 @@
-"""Rows of a chunk on their way to the model, and Arrow columns turned into numpy arrays."""
+"""Rows of a chunk on their way to the model, and Arrow columns turned into numpy arrays and codes of strings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.batch_prediction.columns import Array, Texts
 from torch_estimator.data.arrow import from_numpy
+from torch_estimator.data.columns import Array
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.convert import converted, is_convertible
 from torch_estimator.data.sources.left_out import wrong_rows
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.export.dtypes import Integers
 from torch_estimator.export.signatures import TensorInfo
 from torch_estimator.json_text import shortened
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Column of strings, each distinct one stored once; `codes` has the index of each row's string.
+
+    The codes are integers ``[rows]``, and for an output also ``[rows, n]``; `distinct` is an object array.
+    """
+
+    distinct: Array
+    codes: Array
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: slice | Array) -> Texts:
+        return Texts(self.distinct, self.codes[rows])
+
+    def values(self) -> Array:
+        """Return the string of each row."""
+        return self.distinct[self.codes]
+
 
 Column = Array | Texts | list[Any]
 """Values of an input, one per row: an array, strings, or Python values."""
@@ -155,9 +178,9 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
     takes_lists = not info.is_single
     given = kind
     for _ in info.shape[1:]:
-        given = given.value_type if is_list(given) else given
+        given = given.value_type if is_list_type(given) else given
     # pyarrow writes a column without any value as a column of nulls.
-    fits = is_list(kind) == takes_lists and not is_list(given)
+    fits = is_list_type(kind) == takes_lists and not is_list_type(given)
     fits = fits and (_fits(kind, info) or is_convertible(kind, _wanted(kind, info)))
     if not fits and not (pa.types.is_null(kind) and not takes_lists):
         wanted = f"{'lists of ' if takes_lists else ''}{info.type.wanted}"
@@ -166,7 +189,7 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
 
 def _fits(kind: pa.DataType, info: TensorInfo) -> bool:
     """Return whether values of a type, or lists of them, can be given to an input as they are."""
-    while is_list(kind):
+    while is_list_type(kind):
         kind = kind.value_type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if info.dtype == "DT_STRING":
@@ -177,15 +200,10 @@ def _fits(kind: pa.DataType, info: TensorInfo) -> bool:
 
 def _wanted(kind: pa.DataType, info: TensorInfo) -> pa.DataType:
     """Return the Arrow type of an input, in lists like those of the type `kind`."""
-    if not is_list(kind):
+    if not is_list_type(kind):
         return pa.string() if info.dtype == "DT_STRING" else pa.from_numpy_dtype(info.type.numpy)
     value = _wanted(kind.value_type, info)
     return pa.list_(value, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's types of lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _one(default: Any) -> Any:

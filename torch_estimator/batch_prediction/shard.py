@@ -21,11 +21,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.batch_prediction.columns import Array, Texts
 from torch_estimator.batch_prediction.encoded_model import EncodedModel
 from torch_estimator.batch_prediction.inputs import Chunk, InputFile, Reader
 from torch_estimator.batch_prediction.json_lines import json_lines
-from torch_estimator.batch_prediction.rows import Column, Rows, taken
+from torch_estimator.batch_prediction.rows import Column, Rows, Texts, taken
+from torch_estimator.data.columns import Array
 from torch_estimator.errors import ExportError, InvalidValueError, UserError, sentence
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import problem_of_row

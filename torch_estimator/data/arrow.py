@@ -1,11 +1,12 @@
-"""Conversion of numbers between Arrow and numpy, sharing memory.
+"""Conversion between Arrow and numpy, sharing memory, and Arrow strings, without pandas.
 
-`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas if it is installed. That takes a quarter of a second, and
-training does not need pandas.
+`pyarrow.Array.to_numpy`, `pyarrow.array` and `pyarrow.scalar` import pandas if it is installed. That takes a quarter of
+a second, and training and predicting do not need pandas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,22 @@ def from_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
         return pa.array(array)
     buffer = pa.py_buffer(np.ascontiguousarray(array))
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
+
+
+def from_strings(texts: Sequence[str]) -> pa.Array:
+    """Return strings as an Arrow array.
+
+    >>> from_strings(["a", ""]).to_pylist()
+    ['a', '']
+    """
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum(np.fromiter((0, *map(len, encoded)), np.int64)).astype(np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+
+
+def scalar(text: str) -> pa.Scalar:
+    """Return a string as an Arrow scalar."""
+    return from_strings([text])[0]
 
 
 def nested(array: np.ndarray[Any, Any]) -> pa.Array:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_estimator.data import arrow
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.errors import InvalidValueError, RowError
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawDtype
 from torch_estimator.floating import as_float32
@@ -98,12 +99,6 @@ def _as_int64(array: pa.Array, key: str) -> pa.Array:
         raise InvalidValueError(
             f"raw column {key!r} has integers of {2**63} or more, which int64 does not hold; make them strings."
         ) from error
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether the values of an Arrow type are lists."""
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
 
 
 def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
@@ -204,7 +199,7 @@ def _not_a_string(column: npt.NDArray[Any], key: str) -> Exception:
 
 
 def _wrong_dtype(key: str, wanted: str, got: object) -> InvalidValueError:
-    if isinstance(got, pa.DataType) and is_list(got):
+    if isinstance(got, pa.DataType) and is_list_type(got):
         cure = "a shape" if wanted == "float32" else "multivalent=True"
         return InvalidValueError(
             f"raw column {key!r} holds lists ({got}), but its feature column reads one value per row; give it {cure}."
@@ -241,7 +236,7 @@ def _values_and_offsets(column: RawColumn, key: str) -> tuple[Any, Offsets]:
         if column.dtype.kind != "O":
             return column, even_offsets(len(column))
         column = _from_objects(column, key)
-    if not is_list(column.type):
+    if not is_list_type(column.type):
         return column, even_offsets(len(column))
     lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(column), 0))
     offsets = np.zeros(len(column) + 1, dtype=np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.data.arrow import from_numpy
+from torch_estimator.data.arrow import from_numpy, from_strings
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.sources.convert import converted
 from torch_estimator.errors import RowError
@@ -35,7 +35,7 @@ def repeated(text: str | None, rows: int) -> pa.DictionaryArray:
     """Return a column of strings that has the same text in each row."""
     if text is None:
         return pa.nulls(rows, STRINGS)
-    return pa.DictionaryArray.from_arrays(from_numpy(np.zeros(rows, np.int32)), pa.array([text]))
+    return pa.DictionaryArray.from_arrays(from_numpy(np.zeros(rows, np.int32)), from_strings([text]))
 
 
 def unequal_rows(array: pa.Array, name: str, text: str | None) -> dict[int, str]:
