@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import json
 import logging
 import os
 import re
@@ -45,6 +44,7 @@ from torch_estimator.compile.tracing import trace
 from torch_estimator.errors import UserError
 from torch_estimator.processes.child import signal_name
 from torch_estimator.processes.forked import fork
+from torch_estimator.runs.state_file import StateFile
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.step import TrainStep
 
@@ -196,16 +196,15 @@ class Compilation:
 
     def result(self) -> Path | str:
         """Return the folder of the compiled step, or the reason of the failure in words that fit after "because"."""
-        try:
-            outcome = json.loads((self._work / _OUTCOME).read_text())
-        except (OSError, ValueError):
+        outcome = StateFile(str(self._work / _OUTCOME), dict[str, str]).read()
+        if outcome is None:
             if self.is_stuck:
                 return f"the compiling process did nothing for a minute{self._last_call}"
             if time.monotonic() - self._started > _MAX_SECS:
                 return f"compiling took more than {_MAX_SECS:.0f} seconds{self._last_call}"
             status = self._child.status
             return "the compiling process died" + (f" of {signal_name(status)}" if status and status < 0 else "")
-        return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
+        return Path(outcome["built"]) if "built" in outcome else outcome["failure"]
 
 
 def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
@@ -241,9 +240,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
             # Neither the user nor a check has foreseen this. A name may be missing in another version of PyTorch.
             traceback.print_exc()
             outcome = {"failure": reason_of(error)}
-        # Write the file under another name and rename it, so that the parent never reads half a file.
-        (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
-        os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
+        StateFile(str(work / _OUTCOME), dict[str, str]).write(outcome)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -18,7 +18,6 @@ process that has used CUDA cannot be forked.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -41,6 +40,7 @@ from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.processes.child import signal_name
 from torch_estimator.processes.forked import ForkedChild, fork
+from torch_estimator.runs.state_file import StateFile
 
 logger = logging.getLogger("torch_estimator")
 
@@ -155,8 +155,7 @@ class ForkedReplicas:
             if error is None:
                 status = 0
             elif not isinstance(error, ClusterError):
-                (self._folder / f"{self.task.rank}.new").write_text(json.dumps(_as_json(error)))
-                os.rename(self._folder / f"{self.task.rank}.new", self._folder / f"{self.task.rank}.json")
+                StateFile(str(self._folder / f"{self.task.rank}.json"), dict[str, str]).write(_as_json(error))
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
@@ -176,9 +175,9 @@ class ForkedReplicas:
 
     def _cause(self) -> Exception | None:
         for rank in self._children:
-            error_file = self._folder / f"{rank}.json"
-            if error_file.exists():
-                return _error_of(rank, **json.loads(error_file.read_text()))
+            failure = StateFile(str(self._folder / f"{rank}.json"), dict[str, str]).read()
+            if failure is not None:
+                return _error_of(rank, **failure)
         for rank, child in self._children.items():
             if child.status is not None and child.status < 0:
                 return PeerLost(
