@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -317,6 +318,27 @@ def test_a_server_that_shuts_down_stays_for_connected_workers_and_no_longer() ->
     # Neither of the two has sent LEAVE.
     assert chief.has_ended()
     assert ended == [143]
+
+
+def test_a_server_ends_although_its_signal_comes_again_and_again() -> None:
+    server, sent, ended = ParameterServer("ps 0", f"localhost:{free_port()}"), list[int](), threading.Event()
+
+    def send() -> None:
+        while not ended.wait(0.1) and len(sent) < 50:
+            sent.append(signal.SIGTERM)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: server.shut_down())
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        with closing(server), pytest.raises(SystemExit):
+            server.serve()
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    assert len(sent) < 50
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from torch_estimator.parameter_server.protocol import MOST_FRAME_BYTES, Header, 
 WAIT_MS = 500
 """How long `Router.receive` waits for a message."""
 
+_SHORT_WAIT_MS = 20
+
 # Maximum number of messages that ZeroMQ queues per connection and direction.
 _MOST_QUEUED = 8
 
@@ -84,12 +86,19 @@ class Router:
             ) from error
 
     def receive(self) -> tuple[Any, list[Any]] | None:
-        """Return the routing id and the frames of the next message; None if none comes within `WAIT_MS`."""
+        """Return the routing id and the frames of the next message; None if none comes within `WAIT_MS`.
+
+        A signal begins the wait anew.
+        """
         try:
             identity, *frames = self.socket.recv_multipart(copy=False)
         except zmq.Again:
             return None
         return identity, [frame.buffer for frame in frames]
+
+    def shorten_waits(self) -> None:
+        """Let `receive` wait 20 ms only. A signal handler may call this during a wait."""
+        self.socket.setsockopt(zmq.RCVTIMEO, _SHORT_WAIT_MS)
 
     def send(self, identity: Any, frames: list[Any]) -> int:
         """Send a message without waiting; return 0, or EAGAIN or EHOSTUNREACH.

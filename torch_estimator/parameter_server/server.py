@@ -142,7 +142,10 @@ class ParameterServer:
     def shut_down(self, stop_signal: str = "SIGTERM") -> None:
         """Make `serve` end once the chief has saved the parameters or no worker is left, at the latest after 20 s."""
         self._stop_signal = stop_signal
-        self._stops_at = self._clock() + _STAY_SECS
+        if self._stops_at is None:
+            self._stops_at = self._clock() + _STAY_SECS
+            # The signal may be repeated more often than twice a second.
+            self._router.shorten_waits()
 
     def close(self) -> None:
         """Close the server's socket, so that another process can use its address."""
