@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -29,6 +30,17 @@ def test_elements_are_batches_of_any_structure() -> None:
     assert third[1].tolist() == ["a"]
     assert [part.tolist() for part in fourth[0]] == [[0, 0], [1, 1]]
     assert fourth[1]["b"].tolist() == [3, 4]
+
+
+def test_a_frame_is_a_batch_of_its_columns() -> None:
+    frame = pd.DataFrame({"x": [1, 2], "word": ["a", None]})
+    for element, labels in ((frame, None), ((frame, [0, 1]), [0, 1])):
+        (batch,) = Dataset.from_iterable([element])
+        features = batch if labels is None else batch[0]
+        assert {name: column.tolist() for name, column in features.items()} == {"x": [1, 2], "word": ["a", ""]}
+        assert labels is None or batch[1].tolist() == labels
+    with pytest.raises(DataError, match=r"^batch 0 of the input, row 0 .*: the frame has several columns called 'x'"):
+        list(Dataset.from_iterable([frame.set_axis(["x", "x"], axis=1)]))
 
 
 def test_a_function_is_called_for_every_pass() -> None:

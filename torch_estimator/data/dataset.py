@@ -366,9 +366,9 @@ class Dataset:
     def from_iterable(cls, iterable: Iterable[Any] | Callable[[], Iterable[Any]]) -> Dataset:
         """Read batches that a Python iterable yields: features, or pairs (features, labels).
 
-        A resumed run skips the batches that were used, so the iterable must yield the same batches again. A DataLoader
-        does so, even with ``shuffle=True`` or with its own generator. If the iterable draws random numbers from numpy
-        or from Python's `random`, seed these yourself.
+        Features in a pandas DataFrame are a dict of its columns. A resumed run skips the batches that were used, so the
+        iterable must yield the same batches again. A DataLoader does so, even with ``shuffle=True`` or with its own
+        generator. If the iterable draws random numbers from numpy or from Python's `random`, seed these yourself.
 
         Args:
             iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one. The

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from torch_estimator.data.chunk import Chunk, as_pair, chunk_of, copied
+from torch_estimator.data.sources.memory import frame_columns, is_frame
 from torch_estimator.data.stream import Signature, State, StateMismatch, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
@@ -20,7 +21,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 class IterableSource:
     """Source of batches from a Python iterable, or from a function that returns a new one for every pass.
 
-    A batch is features, or a pair (features, labels).
+    A batch is features or a pair (features, labels). Features may be a pandas DataFrame.
     """
 
     iterable: Iterable[Any] | Callable[[], Iterable[Any]]
@@ -96,6 +97,7 @@ class IterableStream(Stream):
         self._taken += 1
         try:
             features, labels = as_pair(element)
+            features = frame_columns(features) if is_frame(features) else features
         except InvalidValueError as error:
             raise DataError(f"{locate(0)}: {error}") from error
         if not self.from_loader:
