@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,11 @@ def test_a_model_trains_and_predicts_with_columns_of_paths(form: str, tmp_path: 
     predict(export, tmp_path / "day=monday" / "town=a" / f"a.{form}", tmp_path / "monday")
     (rejected,) = lines(tmp_path / "monday", "errors_stats")
     assert "'monday'" in rejected["reason"] and "Input day " in rejected["reason"]
+
+
+def test_pandas_is_not_imported_for_the_text_of_a_path(tmp_path: Path) -> None:
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "day=1" / "a.csv").write_text("x\n1\n")
+    code = "import sys; from torch_estimator.data import Dataset; list(Dataset.from_csv(sys.argv[1]).batch(1)); "
+    code += "sys.exit('pandas' in sys.modules)"
+    assert not subprocess.run([sys.executable, "-c", code, tmp_path / "day=1" / "a.csv"]).returncode
