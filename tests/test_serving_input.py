@@ -63,6 +63,7 @@ def test_a_default_for_another_name_declares_an_input() -> None:
         (AGE, "forty", "the default of 'age' must be float32, but got 'forty'"),
         (AGE, True, "the default of 'age' must be float32, but got True"),
         (COUNT, 1.5, "the default of 'count' must be int64, but got 1.5"),
+        (COUNT, 2**70, "the default of 'count' must be int64, but got 1180591620717411303424"),
         (WORD, 3, "the default of 'word' must be string, but got 3"),
         (fc.numeric_column("v", shape=2), [1], "must be a list of float32 of shape"),
     ],

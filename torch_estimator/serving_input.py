@@ -510,6 +510,7 @@ def _checked_default(feature: RawFeature, value: Any) -> Default:
     else:
         kinds = (int,) if feature.dtype == "int64" else (int, float)
         fits = all(isinstance(item, kinds) and not isinstance(item, bool) for item in items)
+        fits = fits and (feature.dtype != "int64" or all(-(2**63) <= item < 2**63 for item in items))
     if feature.multivalent and fits:
         return list(items)
     if not fits or len(items) != torch.Size(feature.shape).numel():

@@ -53,6 +53,13 @@ def test_rest_leaves_them_out_by_row_by_column_and_of_tensors(
     ]
 
 
+def test_a_name_in_place_of_an_input_with_a_default_is_counted(app: ServingApp) -> None:
+    before = counted(app)
+    inputs = {"x": [1], "label": [0]}
+    assert predict(app, {"signature_name": "one", "inputs": inputs}).json() == {"outputs": [2.0]}
+    assert counted(app) - before == 1
+
+
 def test_what_is_left_is_checked(app: ServingApp) -> None:
     assert predict(app, {"signature_name": "one", "instances": [{"label": 1}]}).status_code == 400
     assert predict(app, {"signature_name": "one", "instances": [row(x="a", label=1)]}).status_code == 400

@@ -102,6 +102,8 @@ class Signature:
 
     def inputs_near(self, name: str) -> str:
         """Return the end of a message about an unknown input: the input with the nearest name, or all of them."""
+        if self.method_name != PREDICT and list(self.inputs) == ["inputs"]:
+            return "this signature takes the one string of a row as inputs, and the signature predict takes it by name."
         near = difflib.get_close_matches(name, self.inputs, n=1)
         return f"the nearest input is {near[0]}." if near else f"the inputs are {', '.join(self.inputs)}."
 
@@ -186,6 +188,7 @@ class Manifest:
     the program. `data_bytes` is the size of the file with the large initializers, or None if the export has no such
     file. `ignore_unknown` is True if names that the model does not read are left out, and None if they are refused.
     `head_outputs` are the tensors of numbers that premade heads made, which must not be NaN; None in older exports.
+    `required_numbers` are the graph's inputs without default that such a head needs, which must not be NaN either.
     """
 
     signatures: dict[str, Signature]
@@ -199,6 +202,7 @@ class Manifest:
     data_bytes: int | None = None
     ignore_unknown: bool | None = None
     head_outputs: tuple[str, ...] | None = None
+    required_numbers: tuple[str, ...] | None = None
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, for the file ``signatures.json``."""

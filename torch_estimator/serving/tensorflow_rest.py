@@ -240,7 +240,7 @@ def _columns(inputs: Any, signature: Signature, unknown: UnknownNames) -> tuple[
             names = ", ".join(signature.inputs)
             raise RequestError(400, f"'inputs' must be an object with {names}, but got {shortened(inputs)}.")
         inputs = {next(iter(signature.inputs)): inputs}
-    if unknown.ignore and len(inputs) > len(signature.inputs):
+    if unknown.ignore:
         # Without that, TensorFlow Serving leaves them out of a request by column without a word.
         unknown.see(inputs, signature)
     columns: dict[str, Any] = {}
