@@ -26,8 +26,9 @@ The life of a compiled step, in order:
       finds its headers precompiled (`precompiled_headers`).
    c. The process moves the library to the cache. It outlives the training if that ends first.
 7. `compiled_step` loads the library and takes steps with it, several per call and without Python in between.
-8. `proof` takes the first batch in Python and compiled, and compares all that the step changes. Only then is the
-   compiled step used. It is compared again before checkpoints, at most every ten seconds.
+8. `proof` takes the first batches in Python and compiled, and compares all that the step changes. Only then is the
+   compiled step used; if they differ, training goes on in Python. They are compared again now and then, and before
+   checkpoints, at most every ten seconds. If they differ there, nothing is saved and training ends with an error.
 9. After hooks or other code of the user has run, `change_detector` finds out whether the model has changed. Then
    `compiled_runner` computes the key again, and begins again at 2 if it differs, and at 8 if not.
 10. A step that cannot be compiled runs in Python, and one warning says why.

@@ -122,7 +122,7 @@ def _expand_indices() -> None:
 
 
 def _leave_permutations() -> None:
-    """Let Inductor compile ``x[torch.randperm(n)]`` as it is. Its faster form of it raises an error in PyTorch 2.13."""
+    """Switch off Inductor's faster form of ``x[torch.randperm(n)]``, which raises an error in PyTorch 2.13."""
     with contextlib.suppress(ImportError):
         from torch._inductor.fx_passes import misc_patterns
 

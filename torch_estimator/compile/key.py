@@ -736,7 +736,7 @@ def _without_number(value: Any) -> Any:
 
 
 def _state(walk: _Walk, optimizer: torch.optim.Optimizer) -> None:
-    """Write the state of an optimizer, parameter by parameter, in the order of the groups, with sorted slots.
+    """Hash the state of an optimizer, parameter by parameter, in the order of the groups, with sorted slots.
 
     The order of the dict depends on which parameter got a gradient first, and state that was restored from a checkpoint
     has its slots in another order than new state.

@@ -35,7 +35,7 @@ from torch_estimator.tfrecord.parser import Examples
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
     """Convert a batch of one input, a list or an array, to an array; missing values get the input's default.
 
-    This is the one place where null and NaN become the default, for every way to call an export.
+    Every way to call an export comes here for null and NaN; `as_lists` does the same for rows of different lengths.
     """
     try:
         array = _shaped(name, info.type.check(name, value), info)
@@ -210,7 +210,7 @@ class NotANumberError(WrongRowError):
 
 
 def problem_of_row(error: InvalidValueError) -> str:
-    """Return the message of an error about a batch of one row."""
+    """Return the message of an error about a batch of one row, without the number of the row."""
     return error.of_row if isinstance(error, RowsError) else str(error)
 
 

@@ -32,7 +32,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
-    """A place to run, of one of the kinds that `torch_estimator.jobs.targets` has, with the kind's own settings."""
+    """A place to run, of one of the kinds in `torch_estimator.jobs.kinds`, with the kind's own settings."""
 
     kind: str
     interpreter: str = ""

@@ -45,7 +45,7 @@ class Events:
     def handle_one(self, secs: float = 0.0) -> bool:
         """Wait at most `secs` for an event and handle it; return whether there was one.
 
-        It may return False earlier.
+        It may return False earlier, such as after a signal.
         """
         if self._events.empty():
             self._poll.poll(1000 * min(secs, _LONGEST_WAIT_SECS))

@@ -31,7 +31,7 @@ class Restarts:
     made: int = 0
 
     def next_pause(self, ran_secs: float) -> float:
-        """Count a restart of a child that ran for `ran_secs`; return the pause before it, infinity if none is left."""
+        """Count a restart of a child that ran for `ran_secs`; return the pause before it, infinity for no restart."""
         if ran_secs >= self.forget_secs:
             self.made = 0
         if self.made >= self.most:

@@ -7,7 +7,9 @@
   time with its own clock, so clocks of different machines are never compared.
 - Where neither is possible, both raise `NotImplementedError`. Callers log a warning and go on without a lock.
 
-`held` chooses between the two, and describes the holder in the file or object, for the error messages of others.
+`held` chooses between the two, and describes the holder in the file or object, for the error messages of others. The
+model directory (`lease`), the registry, exports, shards of batch prediction, and the caches of datasets and of compiled
+code are locked with it; GPUs of jobs with a `FileLock`.
 """
 
 from __future__ import annotations
@@ -228,7 +230,10 @@ def held(path: str, in_use: InUse) -> Iterator[Check | None]:
 
 
 def _named_lock(path: str, in_use: InUse) -> FileLock:
-    """Lock a file and write into it who holds it."""
+    """Lock a file and write into it who holds it.
+
+    While another process holds it, wait up to two seconds for the name of that process, then raise `in_use`.
+    """
     ends = time.monotonic() + _UNNAMED_SECS
     while True:
         try:
@@ -275,7 +280,10 @@ class ObjectLock:
             raise
 
     def check(self) -> None:
-        """Check that no other process has taken over the lock. That happens if this process was suspended for long."""
+        """Raise `in_use` if another process has taken over the lock, as while this process was suspended for long.
+
+        If the object is gone or cannot be read, nothing is known, and nothing is raised.
+        """
         with contextlib.suppress(OSError):
             if (found := Holder.read(self._path)).lease != self._id:
                 raise self._in_use(found)

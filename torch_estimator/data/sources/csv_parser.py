@@ -1,4 +1,7 @@
-"""Parsing of CSV text with Arrow, in the calling thread, and messages about records that Arrow refuses."""
+"""Parsing of CSV text with Arrow, in the calling thread, and messages about records that Arrow refuses.
+
+Training (`CsvParser`) and batch prediction (`read_texts`) parse here; `csv_records` finds where records begin for both.
+"""
 
 from __future__ import annotations
 
