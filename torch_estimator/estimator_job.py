@@ -15,6 +15,7 @@ from types import TracebackType
 
 import torch
 
+from torch_estimator import activity
 from torch_estimator.checkpoint.checkpoint import Checkpoint, check_some_named, latest_checkpoint, load_checkpoint
 from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
@@ -99,7 +100,7 @@ class EstimatorJob:
         check_positive("max_steps", max_steps)
         hooks, listeners = checked_hooks(hooks), checked_listeners(saving_listeners)
         strategy = strategy_of(self.config)
-        with self.leased() as lease:
+        with activity.doing("starting"), self.leased() as lease:
             if lease is not None and lease.check is not None:
                 listeners = (*listeners, _LeaseListener(lease.check))
             checkpoint = self._last_checkpoint()

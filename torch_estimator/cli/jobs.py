@@ -102,6 +102,13 @@ def _add_submit(actions: Any) -> None:
     add("--labels", metavar="KEY=VALUE,…", help="labels, for people")
     add("--max-restarts", type=int, default=3, metavar="N", help="restarts of each role (default: 3)")
     add(
+        "--hang-secs",
+        type=float,
+        default=0.0,
+        metavar="SECS",
+        help="end and restart a role without progress for this time that waits for no other (default: 0, never)",
+    )
+    add(
         "--stream-logs",
         action="store_true",
         help="print the log until the end; the status is 1 unless the job SUCCEEDED",
@@ -145,6 +152,7 @@ def run_submit(options: argparse.Namespace) -> int:
     from torch_estimator.jobs.request import request_of_file, spec_of, without_secrets
     from torch_estimator.jobs.submission import submit
     from torch_estimator.jobs.table import Table
+    from torch_estimator.launch.job import Limits
 
     request = _request(options)
     if options.config is not None:
@@ -152,7 +160,9 @@ def run_submit(options: argparse.Namespace) -> int:
     table = Table.read(KINDS)
     spec = spec_of(request, table, options.job, options.on)
     kept, secrets = without_secrets(spec.arguments, spec.secret_arguments)
-    spec = dataclasses.replace(spec, arguments=kept, max_restarts=options.max_restarts)
+    # This refuses numbers that the launcher would refuse.
+    limits = Limits(max_restarts=options.max_restarts, hang_secs=options.hang_secs)
+    spec = dataclasses.replace(spec, arguments=kept, max_restarts=limits.max_restarts, hang_secs=limits.hang_secs)
     job = _job(options)
     useless = list(request.useless)
     if request.study is not None:
@@ -274,7 +284,8 @@ def run_describe(options: argparse.Namespace) -> None:
             if event.kind == "exited":
                 role.update(state="exited", status=event.status, reason=event.reason)
             else:
-                role.update(state="running", pid=event.pid, status=None, reason="")
+                # The reason why it was restarted stays.
+                role.update(state="running", pid=event.pid, status=None, reason=role.get("reason", ""))
     extra = {
         "state": status.state,
         "reason": status.reason,

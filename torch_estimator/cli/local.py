@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import tempfile
 from typing import TYPE_CHECKING
 
 from torch_estimator.cluster.task import Task
@@ -72,6 +74,13 @@ def add_to(commands: Commands) -> None:
         metavar="SECS",
         help="time for a process to exit after SIGTERM, before it is killed (default: 10)",
     )
+    add(
+        "--hang-secs",
+        type=float,
+        default=0.0,
+        metavar="SECS",
+        help="end and restart a process without progress for this time that waits for no other (default: 0, never)",
+    )
     add("arguments", nargs="*", metavar="-- ARGS", help="arguments of the program")
     train.set_defaults(run=run, error=train.error)
 
@@ -79,19 +88,31 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the training program as the options say; return the exit status of the job."""
     # Import the launcher only here, because it needs POSIX, and the other commands do not.
+    from torch_estimator.activity import Records
+    from torch_estimator.launch.hangs import Hangs
     from torch_estimator.launch.job import Job, Limits
     from torch_estimator.launch.layout import Program
     from torch_estimator.launch.process import LocalProcess
 
     job_dir = () if options.job_dir is None else ("--job-dir", options.job_dir)
-    program = Program(
-        module_name=options.module_name,
-        package_path=options.package_path,
-        arguments=(*options.arguments, *job_dir),
+    limits = Limits(
+        max_restarts=options.max_restarts,
+        finish_secs=options.finish_secs,
+        stop_secs=options.stop_secs,
+        hang_secs=options.hang_secs,
     )
-    limits = Limits(max_restarts=options.max_restarts, finish_secs=options.finish_secs, stop_secs=options.stop_secs)
-    start = functools.partial(LocalProcess, program)
-    return Job(start, _tasks(options), limits).run()
+    with contextlib.ExitStack() as stack:
+        records = None
+        if limits.hang_secs:
+            records = Records(stack.enter_context(tempfile.TemporaryDirectory()), limits.hang_secs)
+        program = Program(
+            module_name=options.module_name,
+            package_path=options.package_path,
+            arguments=(*options.arguments, *job_dir),
+            records=records,
+        )
+        start = functools.partial(LocalProcess, program)
+        return Job(start, _tasks(options), limits, hangs=None if records is None else Hangs(records)).run()
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:

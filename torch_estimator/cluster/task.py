@@ -127,6 +127,15 @@ class Task:
         return f"{self.type} {self.id}"
 
 
+def role_of(task: Task) -> str:
+    """Return how files and events of a job name a task; the only one of a job without a cluster is its chief.
+
+    >>> role_of(Task(type="worker", id=1, cluster={"worker": ("a:1", "b:1")})), role_of(Task())
+    ('worker-1', 'chief-0')
+    """
+    return f"{task.type if task.is_of_cluster else CHIEF}-{task.id}"
+
+
 class ClusterSpec(dict[str, list[str]]):
     """Addresses, ``host:port``, by task type: a dict with the methods of ``tf.train.ClusterSpec``.
 

@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_estimator.cluster.task import Task
+from torch_estimator import activity
+from torch_estimator.cluster.task import REPLICA, Task
 from torch_estimator.distributed.errors import PeerBack, PeerLost, TrainingOver, short_reason
 from torch_estimator.distributed.heartbeat import Heartbeat
 from torch_estimator.distributed.rendezvous import COLLECTIVE_SECS, FormedGeneration, Rendezvous
@@ -111,6 +112,9 @@ class Group:
         self._returned: int | None = None
         self._admits_nobody = self._reports_failure = self._has_lost_peer = False
         self._waiting_since = 0.0
+        self._activity = contextlib.ExitStack()
+        if task.type != REPLICA:
+            self._activity.enter_context(activity.waiting(self._waits_for))
         self.form()
 
     def form(self, status: str = "", *, may_miss: bool = False) -> None:
@@ -232,7 +236,7 @@ class Group:
 
         Their number, shapes and dtypes must be the same in all processes.
         """
-        with self._detecting_loss():
+        with self._detecting_loss(), self.waiting():
             for tensor in tensors:
                 whole = tensor.contiguous()
                 dist.broadcast(whole, self.present.index(source))
@@ -292,6 +296,7 @@ class Group:
             waiting.join(_LEAVE_SECS if not self._has_lost_peer else _LEAVE_SECS / 10)
         self._disconnect()
         self._rendezvous.close_previous_mesh()
+        self._activity.close()
 
     def __enter__(self) -> Group:
         return self
@@ -332,6 +337,10 @@ class Group:
         if self._can_rejoin:
             waits_for = ", ".join(map(self.name, sorted(missing)))
             self.check_preempted(waits_for, self._waiting_since, _PREEMPTION_GRACE_SECS)
+
+    def _waits_for(self) -> list[str]:
+        heartbeat = self._heartbeat
+        return self._rendezvous.waits_for() if heartbeat is None else heartbeat.waits_for()
 
     def _look_for_returned(self) -> None:
         """On the chief, record an absent rank whose process has come back. Called with each heartbeat."""

@@ -64,8 +64,8 @@ class Heartbeat:
         self._request_sent_at: float | None = None
         # The next warning is due after this number of seconds in the collective; each warning doubles it.
         self._warn_after_secs = silence_secs
-        # Peers that the last warning about the current collective named.
-        self._late: Sequence[int] = ()
+        # Peers that keep this process waiting in the current collective; None until they are known.
+        self._late: Sequence[int] | None = None
         # Set once all peers have entered a collective: its number, the time when this was first seen, and the number of
         # heartbeats that each peer had published by then.
         self._complete: tuple[int, float, dict[int, int]] | None = None
@@ -91,7 +91,15 @@ class Heartbeat:
             secs, own = time.monotonic() - since, self._name(self._rank)
             for peer in self._late:
                 logger.info("%s is back; %s had waited for it for %.0f s.", self._name(peer), own, secs)
-            self._late = ()
+        self._late = None
+
+    def waits_for(self) -> list[str]:
+        """Return the peers that this process waits for in a collective: those that are late, or all until it knows.
+
+        Other threads may call this.
+        """
+        late = self._peers if self._late is None else self._late
+        return [] if self._waiting_since is None else [self._name(peer) for peer in late]
 
     def stop(self) -> None:
         """End the threads. A thread that is blocked in a request to the store is left running."""
@@ -133,6 +141,8 @@ class Heartbeat:
             late = self._stopped_peers(current, {peer: beats for peer, (_, beats) in published.items()})
         if late:
             self._warn(late, since)
+        elif self._waiting_since == since:
+            self._late = late
 
     def _stopped_peers(self, current: int, beats: dict[int, int]) -> list[int]:
         """Return peers without a heartbeat for `_MISSED_BEATS` periods after all have entered this collective."""

@@ -203,6 +203,11 @@ class Rendezvous:
                 waits_for = self._waits_for if answers else silent
                 logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, waits_for)
 
+    def waits_for(self) -> list[str]:
+        """Return for whom this process waits in `form`, in words. Other threads may call this."""
+        waits_for = self._waits_for or (self._chief if self._rank else "")
+        return [waits_for] if self._forming is not None and waits_for else []
+
     def disconnect(self, mesh: AllGatherMesh | None) -> None:
         """End the connections of a generation.
 

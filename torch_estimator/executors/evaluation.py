@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_estimator import files
+from torch_estimator import activity, files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation_record import EvaluationRecord
@@ -140,6 +140,7 @@ class SpecEvaluator:
                 self._record.exported(self.spec.name, exports, final=outcome.final)
         self.outcome = replace(outcome, exports=exports)
 
+    @activity.doing("exporting")
     def _export(self, exporter: Any, checkpoint_path: str, metrics: Mapping[str, Any], final: bool) -> str | None:
         path: str | None = exporter.export(
             estimator=self._estimator,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from torch_estimator import files
+from torch_estimator import activity, files
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths
 from torch_estimator.checkpoint.index import checkpoint_step, hold_checkpoint
 from torch_estimator.cluster.process_start import job_start, process_start
@@ -76,6 +76,7 @@ class Evaluator:
         self._step_before = self._latest()[0]
         self._has_sign = False
 
+    @activity.doing("evaluating")
     def run(self) -> list[Outcome] | None:
         """Evaluate until training is over; return each spec's last outcome, or None if a spec has no outcome."""
         self._record.claim()
@@ -209,7 +210,8 @@ class Evaluator:
         else:
             what = f"a checkpoint after that of step {step} in {self._model_dir}"
             self._waits.wait(what, _CHIEF_HINT)
-        self._sleep(_LOOK_EVERY_SECS)
+        with activity.waiting(lambda: [self._estimator.config.task.name_of_rank(0)]):
+            self._sleep(_LOOK_EVERY_SECS)
 
 
 class StatusReader:

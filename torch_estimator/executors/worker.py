@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from torch_estimator import activity
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation import ContinuousEvalListener
 from torch_estimator.run_config import RunConfig
@@ -32,7 +33,8 @@ def run_worker(
             delay = worker_delay_secs(config)
             if delay:
                 logger.info("Waiting %d s before training starts here.", delay)
-                time.sleep(delay)
+                with activity.doing("starting"), activity.waiting(lambda: [config.task.name_of_rank(0)]):
+                    time.sleep(delay)
         estimator.job.train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
 
 

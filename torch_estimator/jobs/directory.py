@@ -4,6 +4,7 @@
     JOBS/NAME/events/00000001.json  what happened, a small file for each `JobEvent`, as object stores cannot append
     JOBS/NAME/logs/worker-0.log     lines of a role, each after its time; see `torch_estimator.jobs.logs`
     JOBS/NAME/package/              copy of the package, which each start runs
+    JOBS/NAME/activity/worker-0.json  what a role does, where the launcher is to notice a hang; see `activity`
     JOBS/NAME/key                   secret of the parameter servers
 
 Nobody else keeps anything of a job, so that a copy of its directory is complete, and a reader needs no server.
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch_estimator import files
-from torch_estimator.cluster.task import CHIEF, Task
+from torch_estimator.cluster.task import role_of as role_of
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.runs.locks import Holder, kernel
 from torch_estimator.runs.state_file import StateFile, encoded
@@ -92,6 +93,7 @@ class JobSpec:
     max_restarts: int = 3
     finish_secs: float = 600.0
     stop_secs: float = 10.0
+    hang_secs: float = 0.0
     max_running_secs: float = 0.0
     study: dict[str, Any] | None = None
     version: int = 1
@@ -153,6 +155,11 @@ class JobDirectory:
     def package(self) -> str:
         """Directory of the copied package, from which Python imports it."""
         return files.join(self.url, "package")
+
+    @property
+    def activity(self) -> str:
+        """Directory of what the roles do."""
+        return files.join(self.url, "activity")
 
     @property
     def key(self) -> str:
@@ -290,15 +297,6 @@ def private_files(url: str) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def role_of(task: Task) -> str:
-    """Return how logs and events name a task; the only one of a job without a cluster is its chief.
-
-    >>> role_of(Task(type="worker", id=1, cluster={"worker": ("a:1", "b:1")})), role_of(Task())
-    ('worker-1', 'chief-0')
-    """
-    return f"{task.type if task.is_of_cluster else CHIEF}-{task.id}"
 
 
 def jobs_directory(given: str | None, environ: Mapping[str, str] = os.environ) -> str:

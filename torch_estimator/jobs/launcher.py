@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torch_estimator import files
+from torch_estimator.activity import Records
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError, sentence
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
 from torch_estimator.jobs.kinds import KINDS
@@ -24,6 +25,7 @@ from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.jobs.package import local_package
 from torch_estimator.jobs.request import with_secrets
 from torch_estimator.jobs.targets import tasks_of
+from torch_estimator.launch.hangs import Hangs
 from torch_estimator.launch.job import Event, Job, Limits, describe_status
 from torch_estimator.launch.layout import Program
 
@@ -63,12 +65,14 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
     """Run all roles; return the exit status, the reason for it, and whether a signal to the launcher was the reason."""
     with contextlib.ExitStack() as stack:
         package = stack.enter_context(local_package(job))
+        records = Records(job.activity, spec.hang_secs) if spec.hang_secs else None
         job_dir = () if spec.job_dir is None else ("--job-dir", spec.job_dir)
         program = Program(
             module_name=spec.module_name,
             package_path=str(package / spec.package),
             arguments=(*with_secrets(spec.arguments, spec.secret_arguments, secrets), *job_dir),
             interpreter=spec.interpreter,
+            records=records,
         )
         stack.enter_context(_key(job, spec))
         addresses, start = stack.enter_context(KINDS[spec.settings["kind"]].start(job, spec, program))
@@ -76,13 +80,19 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
         logs = RoleLogs(job.logs, tasks)
         stack.callback(logs.close)
         observer = _Observer(job, spec, logs)
-        limits = Limits(max_restarts=spec.max_restarts, finish_secs=spec.finish_secs, stop_secs=spec.stop_secs)
+        limits = Limits(
+            max_restarts=spec.max_restarts,
+            finish_secs=spec.finish_secs,
+            stop_secs=spec.stop_secs,
+            hang_secs=spec.hang_secs,
+        )
+        hangs = None if records is None else Hangs(records)
         if spec.evaluator:
             logs.write(
                 None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
             )
         stack.enter_context(_ended_after(spec.max_running_secs, observer))
-        supervisor = Job(start, tasks, limits, lines=logs, observe=observer)
+        supervisor = Job(start, tasks, limits, lines=logs, observe=observer, hangs=hangs)
         status = supervisor.run()
     was_interrupted = supervisor.was_interrupted and not observer.is_time_over
     return status, "" if status == 0 else observer.reason, was_interrupted
@@ -107,8 +117,9 @@ class _Observer:
                 self._job.add(kind, "RUNNING", role=role, pid=event.pid)
             elif event.kind == "exited":
                 said = self._logs.last_error.get(role, "") if event.status else ""
-                if said:
-                    self._said = f"{role} said: {said}"
+                self._said = f"{role} said: {said}" if said else self._said
+                if event.reason:
+                    said = self._said = f"{role} {event.reason}; it was ended."
                 self._job.add("exited", role=role, pid=event.pid, status=event.status, reason=said)
                 if event.status and not self.reason:
                     self.reason = " ".join(filter(None, [f"{role} {describe_status(event.status)}.", self._said]))

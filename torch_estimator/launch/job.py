@@ -13,6 +13,7 @@ from typing import Literal
 from torch_estimator import files
 from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
+from torch_estimator.launch.hangs import Hangs
 from torch_estimator.launch.lines import LAUNCHER, Lines, Terminal, WriteLine
 from torch_estimator.launch.process import Start
 from torch_estimator.log import json_line, log_format
@@ -32,16 +33,18 @@ class Limits:
 
     `finish_secs` is the time that the other tasks may take after the chief has finished successfully, and `stop_secs`
     the time that a process may take to exit after SIGTERM, before it gets SIGKILL. A task that has run for
-    `forget_secs` before it failed has all its restarts again. Raise an InvalidValueError if a limit is negative or NaN.
+    `forget_secs` before it failed has all its restarts again. A task that hangs for `hang_secs` is ended and restarted;
+    0 leaves it alone. Raise an InvalidValueError if a limit is negative or NaN.
     """
 
     max_restarts: int = 3
     finish_secs: float = 600.0
     stop_secs: float = 10.0
     forget_secs: float = math.inf
+    hang_secs: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("max_restarts", "finish_secs", "stop_secs", "forget_secs"):
+        for name in ("max_restarts", "finish_secs", "stop_secs", "forget_secs", "hang_secs"):
             value = getattr(self, name)
             if not value >= 0:
                 raise InvalidValueError(f"{name} must be 0 or more, but got {value}.")
@@ -52,7 +55,7 @@ class Event:
     """Something that happened to a job: a process was started or has exited, or the job began to stop all of them.
 
     `status` is the exit status of the process, negative for a signal, or, if the job ends, the status that it will
-    have; `reason` then says why, in a sentence.
+    have; `reason` then says why, in a sentence. Of a process that was ended because it hung, `reason` says how it did.
     """
 
     kind: Literal["started", "exited", "ending"]
@@ -75,6 +78,7 @@ class Job:
     status 2                The job is stopped: it is a user's error, which a restart would repeat.
     any other status        The task is restarted, at most `Limits.max_restarts` times; then the job is
                             stopped. After the chief's success only the evaluator is restarted.
+    none, since it hangs    The process is ended, as `Limits.stop_secs` says. Then the same.
     ======================  =============================================================================
 
     All events (exits, signals, failures of the output) go through one queue and are handled in the main thread.
@@ -82,7 +86,7 @@ class Job:
     (see `torch_estimator.processes.die_with_parent`).
 
     The tasks include a chief. `lines` takes the lines of all processes; None shows them on the terminal. `observe` is
-    called in the main thread with each event. `clock` returns monotonic seconds.
+    called in the main thread with each event. `hangs` tells a task that hangs. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Job:
         *,
         lines: Lines | None = None,
         observe: Callable[[Event], object] = lambda event: None,
+        hangs: Hangs | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start_process = start
@@ -100,6 +105,7 @@ class Job:
         self._limits = limits
         self._lines = Terminal(self._tasks) if lines is None else lines
         self._observe = observe
+        self._hangs = hangs
         self._clock = clock
         self._restarts = {
             str(task): Restarts(most=limits.max_restarts, forget_secs=limits.forget_secs) for task in self._tasks
@@ -109,6 +115,8 @@ class Job:
         self._running: list[_TaskProcess] = []
         self._exited: list[_TaskProcess] = []
         self._status = 0
+        # Time of the next look for tasks that hang.
+        self._look_at = math.inf if hangs is None else clock() + hangs.every_secs
         # Time by which the other tasks must have finished; None until the chief has finished successfully.
         self._finish_at: float | None = None
         self._is_stopping = False
@@ -131,7 +139,7 @@ class Job:
                 if len(self._tasks) > 1:
                     self._log(f"started {', '.join(process.with_pid() for process in self._running)}.")
                 while self._running:
-                    deadline = min(process.deadline for process in self._running)
+                    deadline = min(self._look_at, *(process.deadline for process in self._running))
                     if not self._events.handle_one(max(0.0, deadline - self._clock())):
                         self._handle_deadlines()
                 self._wait_for_lines()
@@ -148,6 +156,8 @@ class Job:
 
     def _start(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
+            if self._hangs is not None:
+                self._hangs.begin(task)
             write = functools.partial(self._write, task)
             process = _TaskProcess(task, self._start_process, write, self._on_exit, self._clock())
             if self._finish_at is not None:
@@ -162,10 +172,10 @@ class Job:
         self._running.remove(process)
         self._exited.append(process)
         task = process.task
-        self._observe(Event(kind="exited", task=task, pid=process.pid, status=status))
+        self._observe(Event(kind="exited", task=task, pid=process.pid, status=status, reason=process.hang or ""))
         if self._is_stopping:
             return
-        if process.was_asked_to_stop:
+        if process.was_asked_to_stop and process.hang is None:
             # The status of a process that got SIGTERM says nothing about the program. It is normal to stop a parameter
             # server. Any other task that had to be stopped did not finish in time, so the job has failed.
             if task.type != PARAMETER_SERVER:
@@ -176,7 +186,7 @@ class Job:
             else:
                 self._stop_idle_servers()
         elif self._finish_at is not None and task.type != EVALUATOR:
-            self._log(f"{process} {describe_status(status)} after training had finished; it is not restarted.")
+            self._log(f"{process} {process.how_it_ended(status)} after training had finished; it is not restarted.")
             self._status = self._status or shell_status(status)
             self._stop_idle_servers()
         else:
@@ -207,7 +217,7 @@ class Job:
 
     def _restart_or_stop(self, process: _TaskProcess, status: int) -> None:
         """Restart a failed task, or stop the job if a restart would not help or no restart is left."""
-        failure, most = f"{process} {describe_status(status)}", self._limits.max_restarts
+        failure, most = f"{process} {process.how_it_ended(status)}", self._limits.max_restarts
         restarts = self._restarts[str(process.task)]
         if status == UserError.exit_status:
             self._stop(status, f"{failure}, an error of the user that a restart would repeat; ending the job.")
@@ -220,8 +230,15 @@ class Job:
             self._log(f"{failure}; started {started} again, restart {restarts.made} of {most}.")
 
     def _handle_deadlines(self) -> None:
-        """Send SIGTERM to processes that did not finish in time, and SIGKILL to those that did not exit after it."""
+        """Send SIGTERM to processes that did not finish in time or hang, and SIGKILL to those that stay after it."""
         now = self._clock()
+        if self._hangs is not None and now >= self._look_at:
+            self._look_at = now + self._hangs.every_secs
+            for process in self._running:
+                if not process.was_asked_to_stop and (how := self._hangs.reason(process.task)):
+                    process.hang = how
+                    process.stop_or_kill(now, self._limits.stop_secs)
+                    self._log(f"{process} {how}; sent SIGTERM.")
         for process in self._running:
             if process.deadline > now:
                 continue
@@ -281,6 +298,8 @@ class _TaskProcess:
         # Whether the process got SIGTERM or SIGKILL from the job, and when it gets the next of these signals.
         self.was_asked_to_stop = False
         self.deadline = math.inf
+        # How it hung, if that is why it was asked to stop.
+        self.hang: str | None = None
         self._process = start(task, write, lambda status: on_exit(self, status))
 
     def __str__(self) -> str:
@@ -294,6 +313,10 @@ class _TaskProcess:
     def with_pid(self) -> str:
         """Return the name of the process and its process id, with which the user can look at it or stop it."""
         return str(self) if self.pid is None else f"{self} (pid {self.pid})"
+
+    def how_it_ended(self, status: int) -> str:
+        """Return a phrase that says how the process ended, and why if it hung."""
+        return " and ".join(filter(None, (self.hang, describe_status(status))))
 
     def stop_by(self, deadline: float) -> None:
         """Move the time at which the job sends the next signal to `deadline`, unless it is earlier already."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_estimator import files
+from torch_estimator.activity import Records
 from torch_estimator.cluster.process_start import JOB_BEGAN
-from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Task
+from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Task, role_of
 from torch_estimator.cluster.tf_config import tf_config_of
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.log import LOG_FORMAT
@@ -73,7 +74,8 @@ class Program:
     Imports start in the parent folder of `package_path`, the folder of the package that contains the module, or in the
     current folder if it is None. `interpreter` is the Python that runs the module, as a path or a name. `began` is the
     start of the job in seconds since 1970; restarted tasks read it from their environment, to tell files of this job
-    from files of an earlier one. Raise an InvalidValueError if the folder or the module does not exist.
+    from files of an earlier one. `records` says where the processes write what they do, if anywhere. Raise an
+    InvalidValueError if the folder or the module does not exist.
     """
 
     module_name: str
@@ -81,6 +83,7 @@ class Program:
     arguments: tuple[str, ...] = ()
     interpreter: str = sys.executable
     began: float = field(default_factory=time.time)
+    records: Records | None = None
 
     def __post_init__(self) -> None:
         if os.sep in self.module_name or not all(self.module_name.split(".")):
@@ -127,6 +130,7 @@ class Program:
             JOB_BEGAN: str(self.began),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
+            **(self.records.environ(role_of(task)) if self.records is not None else {}),
             # The launcher itself begins each line with the time and the role.
             LOG_FORMAT: environ.get(LOG_FORMAT, "plain"),
             # torch warns about a lost connection with a C++ stack trace. The package reports it in one sentence.

@@ -96,6 +96,8 @@ class ServerClient:
         self.stop_signal: Callable[[], str] = lambda: "SIGTERM"
         self.held_back_secs = 0.0
         self.log_every_secs = _LOG_EVERY_SECS
+        # The last request whose reply was late, and its connection.
+        self._late: tuple[_Connection, int] | None = None
         for index, address in enumerate(addresses):
             warn_if_unresolved(name, f"ps {index}", address)
         try:
@@ -161,6 +163,11 @@ class ServerClient:
             (header, *(unpack_arrays(frames) if len(frames) > 1 else ({}, {}))) for header, frames in replies.values()
         ]
 
+    def waits_for(self) -> list[str]:
+        """Return the server for whose late reply this process waits, if any. Other threads may call this."""
+        late = self._late
+        return [late[0].name] if late is not None and late[0].has_asked(late[1]) else []
+
     def close(self) -> None:
         """Close the connections to all servers."""
         self._context.destroy()
@@ -208,6 +215,7 @@ class ServerClient:
                     raise self._refused(connection.name, content)
                 return header, frames
             now = time.monotonic()
+            self._late = connection, asked.number
             if connection.has_reconnected():
                 connection.resend()
             if connection.refusal is not None:
@@ -309,6 +317,10 @@ class _Connection:
         """Send a request, and store it until the reply has come."""
         self._requests[Header.unpack(frames[0]).number] = frames
         self._send(frames)
+
+    def has_asked(self, number: int) -> bool:
+        """Return whether the request with this number has no reply yet."""
+        return number in self._requests
 
     def resend(self) -> None:
         """Send again all requests that have no reply yet."""

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import closing
 
+from torch_estimator import activity
 from torch_estimator.cluster.task import Task
 from torch_estimator.parameter_server.encryption import key_from_environment
 from torch_estimator.parameter_server.server import ParameterServer
@@ -43,7 +44,7 @@ def run_parameter_server(
             serves_until_sigterm=serves_until_sigterm,
             is_over=is_over,
         )
-        with closing(server):
+        with closing(server), activity.doing("serving", server.looked_at):
             if received:
                 # The signal came before the server existed, so the signal handler could not shut it down.
                 server.shut_down(received)

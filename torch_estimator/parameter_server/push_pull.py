@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from torch_estimator import activity
 from torch_estimator.distributed.consistency import Description
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.parameter_server.client import Frames, ServerClient, TrainingIsOver
@@ -367,11 +368,12 @@ class PushPullSteps:
             waits_for.discard(self._client.rank)
             if not waits_for or (last_step is not None and header.step >= last_step):
                 return
+            names = [self._server_state.names[rank] for rank in sorted(waits_for)]
             if now > logged + _LOG_EVERY_SECS:
                 logged = now
-                names = ", ".join(self._server_state.names[rank] for rank in sorted(waits_for))
-                logger.info("The input has ended here; waiting for %s.", names)
-            time.sleep(_CHECK_EVERY_SECS)
+                logger.info("The input has ended here; waiting for %s.", ", ".join(names))
+            with activity.waiting(names.copy):
+                time.sleep(_CHECK_EVERY_SECS)
 
     def refresh(self, context: RunContext) -> None:
         """Copy the servers' state into the model and the optimizers, and their global step into the context."""

@@ -147,6 +147,10 @@ class ParameterServer:
             # The signal may be repeated more often than twice a second.
             self._router.shorten_waits()
 
+    def looked_at(self) -> float:
+        """Return the time on the server's clock of its last look for workers that are gone, twice a second."""
+        return self._checked_at
+
     def close(self) -> None:
         """Close the server's socket, so that another process can use its address."""
         self._router.close()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from torch_estimator import activity
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
 from torch_estimator.distributed.consistency import Description, difference
 from torch_estimator.errors import ClusterError
@@ -111,7 +112,7 @@ class ServerState:
     def _wait_for_chief(self) -> list[tuple[Header, Mapping[str, Any]]]:
         """As a worker, wait until all servers hold this training; return their replies to HELLO."""
         while True:
-            self._client.wait_until(self._all_are_started, "the chief to give the parameter servers their parameters")
+            self._wait_until_started("the chief to give the parameter servers their parameters")
             try:
                 self._client.run_id = self._run_id.read()
                 replies = self._client.request_all(Kind.HELLO)
@@ -131,7 +132,7 @@ class ServerState:
         """Restore restarted servers from the last checkpoint; as a worker, wait until the chief has done so."""
         names = ", ".join(f"ps {index}" for index in servers)
         if not self._is_chief:
-            self._client.wait_until(self._all_are_started, f"the chief to restore {names}")
+            self._wait_until_started(f"the chief to restore {names}")
             return
         training = self._training
         training.settle()
@@ -168,6 +169,10 @@ class ServerState:
         header, content, _ = replies[0]
         self.cursors = content["cursors"]
         return header.step
+
+    def _wait_until_started(self, what: str) -> None:
+        with activity.waiting(lambda: self.names[:1]):
+            self._client.wait_until(self._all_are_started, what)
 
     def _all_are_started(self) -> bool:
         return all(header.kind is Kind.OK for header, _ in self._client.request_all(Kind.STATUS))

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch_estimator import activity
 from torch_estimator.cluster.task import PARAMETER_SERVER, Task, check_has_chief
 from torch_estimator.errors import ClusterError, InvalidTypeError, InvalidValueError, UserError
 from torch_estimator.run_config import RunConfig
@@ -129,7 +130,8 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
     wait_secs = min(config.session_creation_timeout_secs, most_secs)
     client = ServerClient(str(task), task.rank, addresses, wait_secs=wait_secs, key=key)
     try:
-        yield client
+        with activity.waiting(client.waits_for):
+            yield client
     finally:
         client.close()
 

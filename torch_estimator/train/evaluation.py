@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 
 import torch
 
+from torch_estimator import activity
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
@@ -69,7 +70,7 @@ def run_evaluation(
         )
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks) if share is None or share.is_first else ()
-    with EventWriters() as writers:
+    with activity.doing("evaluating", lambda: scores.batches), EventWriters() as writers:
         context = RunContext(
             global_step=global_step,
             module=model.module,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from torch_estimator import files
+from torch_estimator import activity, files
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint
 from torch_estimator.checkpoint.index import checkpoint_step
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
@@ -51,6 +51,7 @@ class TrainingSaver:
         """Fetch the model, the optimizer state and the global step, if other processes hold them."""
         self._session.refresh(context)
 
+    @activity.doing("saving")
     def save(self, step: int, *, wait: bool, is_last: bool = False) -> None:
         """Save the current state as the checkpoint of a global step; with `wait`, return only when it can be read.
 

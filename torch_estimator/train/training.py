@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator import files
+from torch_estimator import activity, files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
@@ -226,6 +226,7 @@ class Training:
             if resumed_at is not None and self.is_chief:
                 context.summary_writer()
             stack.enter_context(ending_on_signals(context, saves=self.saves_checkpoints))
+            stack.enter_context(activity.doing("training", lambda: context.global_step))
             bar = stack.enter_context(
                 ProgressBar("Training", total=self.last_step, initial=context.global_step, hidden=not self.is_chief)
             )

@@ -1,0 +1,175 @@
+"""What this process does, for its launcher: a small file that says so every few seconds, where one is asked for.
+
+A process that hangs cannot say so itself. So nothing is noted in a step: a thread reads counters that exist anyway, and
+writes for how long they have stayed the same. It writes ages and no times, since clocks differ.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.runs.state_file import StateFile, encoded
+
+FILE = "TORCH_ESTIMATOR_ACTIVITY"
+"""Environment variable of a process that is to write its record: the seconds between two writes, and the file."""
+
+_MOST_SECS_BETWEEN_WRITES = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a process does: the content of its file.
+
+    Attributes:
+        doing: ``starting``, ``training``, ``evaluating``, ``saving``, ``exporting`` or ``serving``; empty outside of
+            what this package does.
+        waits_for: Names of the tasks that it waits for.
+        progress: Global step, or number of batches of the evaluation; None where nothing is counted.
+        idle_secs: Seconds for which all of this has stayed the same.
+        writes: Number of this write of the process.
+    """
+
+    doing: str = ""
+    waits_for: list[str] = field(default_factory=list)
+    progress: float | None = None
+    idle_secs: float = 0.0
+    writes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of a job: where each role writes its own. A role that hangs is noticed after `hang_secs`."""
+
+    folder: str
+    hang_secs: float
+
+    @property
+    def every_secs(self) -> float:
+        """Seconds between two writes, and between two looks."""
+        return min(self.hang_secs / 4, _MOST_SECS_BETWEEN_WRITES)
+
+    def of(self, role: str) -> StateFile[Record]:
+        """Return the file of a role."""
+        return StateFile(files.join(self.folder, f"{role}.json"), Record)
+
+    def environ(self, role: str) -> dict[str, str]:
+        """Return the variables that have the process of a role write its record."""
+        return {FILE: f"{self.every_secs:g} {self.of(role).path}"}
+
+
+class Unchanged:
+    """Seconds for which a value has stayed the same, by looks that come every `every_secs`.
+
+    A look that comes much later counts as if it had not: this process, or the whole machine, was stopped meanwhile.
+    """
+
+    def __init__(self, every_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_secs = 2 * every_secs
+        self._clock = clock
+        self._value: Any = None
+        self._secs = 0.0
+        self._looked_at = clock()
+
+    def look(self, value: Any) -> float:
+        """Return for how many seconds looks have seen this value."""
+        now = self._clock()
+        same = value == self._value
+        self._secs = self._secs + min(now - self._looked_at, self._most_secs) if same else 0.0
+        self._value, self._looked_at = value, now
+        return self._secs
+
+
+class _Doing:
+    def __init__(self, word: str, progress: Callable[[], float | None]) -> None:
+        self.word, self.progress = word, progress
+
+
+# What the process does, the innermost last; what tells for whom it waits; and how often either has changed.
+_doing: list[_Doing] = []
+_waiting: list[Callable[[], Sequence[str]]] = []
+_changes = itertools.count(1)
+_change = 0
+
+
+@contextlib.contextmanager
+def doing(word: str, progress: Callable[[], float | None] = lambda: None) -> Iterator[None]:
+    """Say what the body does. `progress` returns a number that changes as it goes on; another thread calls it."""
+    with _entry(_doing, _Doing(word, progress)):
+        _start()
+        yield
+
+
+@contextlib.contextmanager
+def waiting(names: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Say in the body for which tasks of the job this process waits, if any; another thread calls `names`."""
+    with _entry(_waiting, names):
+        yield
+
+
+@contextlib.contextmanager
+def _entry(entries: list[Any], entry: Any) -> Iterator[None]:
+    global _change
+    entries.append(entry)
+    _change = next(_changes)
+    try:
+        yield
+    finally:
+        entries.remove(entry)
+        _change = next(_changes)
+
+
+def _start() -> None:
+    """Start the thread that writes the record, if one is asked for."""
+    # The variable is for this process, and not for others that it starts.
+    if given := os.environ.pop(FILE, ""):
+        secs, _, path = given.partition(" ")
+        ends = threading.Event()
+        thread = threading.Thread(target=_write, args=(path, float(secs), ends), name="activity", daemon=True)
+        thread.start()
+        atexit.register(_end, path, float(secs), ends, thread)
+
+
+def _end(path: str, secs: float, ends: threading.Event, thread: threading.Thread) -> None:
+    """Remove the record before Python stops its threads: the rest of the exit may take long on a busy machine."""
+    ends.set()
+    thread.join(secs)
+    with contextlib.suppress(Exception):
+        files.remove_tree(path)
+
+
+def _write(path: str, every_secs: float, ends: threading.Event) -> None:
+    unchanged = Unchanged(every_secs)
+    for number in itertools.count(1):
+        # A store that does not answer is no reason to end, nor is a list that has changed just now.
+        with contextlib.suppress(Exception):
+            now = _doing[-1] if _doing else _Doing("", lambda: None)
+            waits_for = list(itertools.chain.from_iterable(names() for names in list(_waiting)))
+            progress = now.progress()
+            idle_secs = unchanged.look((_change, now.word, waits_for, progress))
+            record = Record(
+                doing=now.word, waits_for=waits_for, progress=progress, idle_secs=round(idle_secs, 3), writes=number
+            )
+            _replace(path, encoded(record))
+        if ends.wait(every_secs):
+            return
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Replace a file atomically. A local one is not synced, since a sync waits for checkpoints on the same disk."""
+    if not files.is_local(path):
+        files.write_atomic(path, data)
+        return
+    path = files.as_url(path)
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
