@@ -404,9 +404,11 @@ def test_a_worker_that_is_ahead_waits_until_the_slowest_goes_on_or_leaves(served
         # The push was applied, but its reply is held back.
         ahead.join(timeout=0.2)
         assert ahead.is_alive()
+        assert (served.client.waits_for(), client.waits_for()) == (["ps 0"], [])
         assert slow.push(client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
         ahead.join(timeout=10)
         assert not ahead.is_alive()
+        assert served.client.waits_for() == []
         again = threading.Thread(target=served.push, args=(served.client.header(Kind.EXCHANGE, PUSHES),))
         again.start()
         again.join(timeout=0.2)
