@@ -88,22 +88,18 @@ class Unchanged:
         return self._secs
 
 
-class _Doing:
-    def __init__(self, word: str, progress: Callable[[], float | None]) -> None:
-        self.word, self.progress = word, progress
-
+Progress = Callable[[], float | None]
 
 # What the process does, the innermost last; what tells for whom it waits; and how often either has changed.
-_doing: list[_Doing] = []
+_doing: list[tuple[str, Progress]] = []
 _waiting: list[Callable[[], Sequence[str]]] = []
-_changes = itertools.count(1)
-_change = 0
+_changes = 0
 
 
 @contextlib.contextmanager
-def doing(word: str, progress: Callable[[], float | None] = lambda: None) -> Iterator[None]:
+def doing(word: str, progress: Progress = lambda: None) -> Iterator[None]:
     """Say what the body does. `progress` returns a number that changes as it goes on; another thread calls it."""
-    with _entry(_doing, _Doing(word, progress)):
+    with _entry(_doing, (word, progress)):
         _start()
         yield
 
@@ -117,14 +113,14 @@ def waiting(names: Callable[[], Sequence[str]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _entry(entries: list[Any], entry: Any) -> Iterator[None]:
-    global _change
+    global _changes
     entries.append(entry)
-    _change = next(_changes)
+    _changes += 1
     try:
         yield
     finally:
         entries.remove(entry)
-        _change = next(_changes)
+        _changes += 1
 
 
 def _start() -> None:
@@ -151,13 +147,11 @@ def _write(path: str, every_secs: float, ends: threading.Event) -> None:
     for number in itertools.count(1):
         # A store that does not answer is no reason to end, nor is a list that has changed just now.
         with contextlib.suppress(Exception):
-            now = _doing[-1] if _doing else _Doing("", lambda: None)
-            waits_for = list(itertools.chain.from_iterable(names() for names in list(_waiting)))
-            progress = now.progress()
-            idle_secs = unchanged.look((_change, now.word, waits_for, progress))
-            record = Record(
-                doing=now.word, waits_for=waits_for, progress=progress, idle_secs=round(idle_secs, 3), writes=number
-            )
+            word, counter = _doing[-1] if _doing else ("", lambda: None)
+            waits_for = [name for names in list(_waiting) for name in names()]
+            progress = counter()
+            idle_secs = unchanged.look((_changes, word, waits_for, progress))
+            record = Record(doing=word, waits_for=waits_for, progress=progress, idle_secs=idle_secs, writes=number)
             _replace(path, encoded(record))
         if ends.wait(every_secs):
             return

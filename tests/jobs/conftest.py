@@ -36,6 +36,20 @@ def wait_for(name):
 """
 
 
+# At first worker 0 hangs, and the others wait for it.
+WORKER_HANGS = """
+from torch_estimator.activity import doing, waiting
+
+is_first = not (here / me).exists()
+(here / me).touch()
+with doing("training", lambda: 412):
+    if me == "worker-0" and is_first:
+        time.sleep(1000)
+    with waiting(lambda: ["worker 0"]):
+        wait_for("go")
+"""
+
+
 class Jobs:
     """The jobs of a test, whose current directory is `folder`."""
 

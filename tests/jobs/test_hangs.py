@@ -8,23 +8,13 @@ import signal
 
 import pytest
 
-from tests.jobs.conftest import Jobs, wait_until
+from tests.jobs.conftest import WORKER_HANGS, Jobs, wait_until
 
 CLUSTER = ("--scale-tier", "CUSTOM", "--worker-count", "1")
 
 
 def test_a_role_that_hangs_is_started_again_alone_and_the_job_says_why(jobs: Jobs) -> None:
-    jobs.program("""
-    from torch_estimator.activity import doing, waiting
-
-    is_first = not (here / me).exists()
-    (here / me).touch()
-    with doing("training", lambda: 412):
-        if me == "worker-0" and is_first:
-            time.sleep(1000)
-        with waiting(lambda: ["worker 0"]):
-            wait_for("go")
-    """)
+    jobs.program(WORKER_HANGS)
     jobs.submit("hung", *CLUSTER, "--hang-secs", "3")
     wait_until(lambda: jobs.describe("hung")["roles"].get("worker-0", {}).get("restarts") == 1)
     roles = jobs.describe("hung")["roles"]

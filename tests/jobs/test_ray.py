@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_jobs import ROOT
+from tests.jobs.conftest import WORKER_HANGS
 from tests.launch.launched import processes_whose_environ_has, wait_until
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths
 from torch_estimator.cli.main import main
@@ -172,6 +173,17 @@ print(sys.argv[1:])
     }
     assert Path(job.key).exists()
     assert not jobs.left()
+
+
+@needs_ray
+def test_a_role_that_hangs_is_started_again_alone(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.submit("hung", WORKER_HANGS, "--evaluator-count", "0", "--hang-secs", "4")
+    wait_until(lambda: any(event.kind == "restarted" for event in job.events()))
+    (tmp_path / "go").touch()
+    assert end(job) == ("SUCCEEDED", "")
+    hung, *_ = [event for event in job.events() if event.kind == "exited"]
+    assert hung.reason.startswith("worker-0 made no step for ")
+    assert [event.role for event in job.events() if event.kind == "restarted"] == ["worker-0"]
 
 
 @needs_ray

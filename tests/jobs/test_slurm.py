@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts.slurm_cluster import main as slurm_cluster
-from tests.jobs.conftest import Jobs, wait_until
+from tests.jobs.conftest import WORKER_HANGS, Jobs, wait_until
 from torch_estimator.jobs.directory import FINAL, JobSpec, Machine, names
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.slurm import Slurm, _counts
@@ -149,6 +149,18 @@ def test_a_killed_role_alone_is_started_again(on_slurm: Jobs) -> None:
     roles = on_slurm.describe("killed")["roles"]
     assert {role: roles[role]["restarts"] for role in ROLES} == {role: int(role != "chief-0") for role in ROLES}
     assert [event.status for event in on_slurm.directory("killed").events() if event.kind == "exited"][:3] == [-9] * 3
+
+
+def test_a_role_that_hangs_is_started_again_alone(on_slurm: Jobs) -> None:
+    on_slurm.program(WORKER_HANGS)
+    on_slurm.submit("hung", *FOUR_ROLES, "--hang-secs", "4")
+    wait_until(lambda: on_slurm.describe("hung")["roles"].get("worker-0", {}).get("restarts") == 1)
+    (on_slurm.folder / "go").touch()
+    assert on_slurm.wait("hung") == "SUCCEEDED"
+    roles = on_slurm.describe("hung")["roles"]
+    assert {role: roles[role]["restarts"] for role in ROLES} == {role: int(role == "worker-0") for role in ROLES}
+    said = [event.reason for event in on_slurm.directory("hung").events() if event.reason.endswith("it was ended.")]
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("how", ["jobs cancel", "scancel"])

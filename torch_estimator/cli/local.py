@@ -89,7 +89,6 @@ def run(options: argparse.Namespace) -> int:
     """Run the training program as the options say; return the exit status of the job."""
     # Import the launcher only here, because it needs POSIX, and the other commands do not.
     from torch_estimator.activity import Records
-    from torch_estimator.launch.hangs import Hangs
     from torch_estimator.launch.job import Job, Limits
     from torch_estimator.launch.layout import Program
     from torch_estimator.launch.process import LocalProcess
@@ -112,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
             records=records,
         )
         start = functools.partial(LocalProcess, program)
-        return Job(start, _tasks(options), limits, hangs=None if records is None else Hangs(records)).run()
+        return Job(start, _tasks(options), limits, records=records).run()
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:

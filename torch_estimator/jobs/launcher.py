@@ -25,7 +25,6 @@ from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.jobs.package import local_package
 from torch_estimator.jobs.request import with_secrets
 from torch_estimator.jobs.targets import tasks_of
-from torch_estimator.launch.hangs import Hangs
 from torch_estimator.launch.job import Event, Job, Limits, describe_status
 from torch_estimator.launch.layout import Program
 
@@ -86,13 +85,12 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
             stop_secs=spec.stop_secs,
             hang_secs=spec.hang_secs,
         )
-        hangs = None if records is None else Hangs(records)
         if spec.evaluator:
             logs.write(
                 None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
             )
         stack.enter_context(_ended_after(spec.max_running_secs, observer))
-        supervisor = Job(start, tasks, limits, lines=logs, observe=observer, hangs=hangs)
+        supervisor = Job(start, tasks, limits, lines=logs, observe=observer, records=records)
         status = supervisor.run()
     was_interrupted = supervisor.was_interrupted and not observer.is_time_over
     return status, "" if status == 0 else observer.reason, was_interrupted

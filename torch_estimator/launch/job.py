@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch_estimator import files
+from torch_estimator.activity import Records
 from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.launch.hangs import Hangs
@@ -34,7 +35,7 @@ class Limits:
     `finish_secs` is the time that the other tasks may take after the chief has finished successfully, and `stop_secs`
     the time that a process may take to exit after SIGTERM, before it gets SIGKILL. A task that has run for
     `forget_secs` before it failed has all its restarts again. A task that hangs for `hang_secs` is ended and restarted;
-    0 leaves it alone. Raise an InvalidValueError if a limit is negative or NaN.
+    for 0 the job gets no records. Raise an InvalidValueError if a limit is negative or NaN.
     """
 
     max_restarts: int = 3
@@ -86,7 +87,8 @@ class Job:
     (see `torch_estimator.processes.die_with_parent`).
 
     The tasks include a chief. `lines` takes the lines of all processes; None shows them on the terminal. `observe` is
-    called in the main thread with each event. `hangs` tells a task that hangs. `clock` returns monotonic seconds.
+    called in the main thread with each event. `records` are those of all tasks, by which the job ends one that hangs;
+    None leaves it alone. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Job:
         *,
         lines: Lines | None = None,
         observe: Callable[[Event], object] = lambda event: None,
-        hangs: Hangs | None = None,
+        records: Records | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start_process = start
@@ -105,7 +107,7 @@ class Job:
         self._limits = limits
         self._lines = Terminal(self._tasks) if lines is None else lines
         self._observe = observe
-        self._hangs = hangs
+        self._hangs = None if records is None else Hangs(records, clock)
         self._clock = clock
         self._restarts = {
             str(task): Restarts(most=limits.max_restarts, forget_secs=limits.forget_secs) for task in self._tasks
@@ -116,7 +118,7 @@ class Job:
         self._exited: list[_TaskProcess] = []
         self._status = 0
         # Time of the next look for tasks that hang.
-        self._look_at = math.inf if hangs is None else clock() + hangs.every_secs
+        self._look_at = math.inf if self._hangs is None else clock() + self._hangs.every_secs
         # Time by which the other tasks must have finished; None until the chief has finished successfully.
         self._finish_at: float | None = None
         self._is_stopping = False
