@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -35,7 +36,9 @@ class Hangs:
     def begin(self, task: Task) -> None:
         """Forget the record of the task's last process, since another one is about to start."""
         self._writes.pop(role_of(task), None)
-        self._records.of(role_of(task)).remove()
+        # A store that does not answer must not end the job.
+        with contextlib.suppress(OSError):
+            self._records.of(role_of(task)).remove()
 
     def reason(self, task: Task) -> str | None:
         """Return how the task hangs, such as ``made no step for 60 s (last: step 412, training)``; None if it does not.
