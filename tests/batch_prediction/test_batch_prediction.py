@@ -188,9 +188,17 @@ def test_wrong_rows_of_csv_are_rejected_with_their_line(export: ExportedModel, t
         (3, "Input x takes numbers, but has 'old'."),
         (5, "The line has 2 fields where 3 are expected (word, x, label)."),
         (9, "Input x is missing."),
-        (11, "The line is not UTF-8: byte 0 is 0xff."),
+        (
+            11,
+            "The line is not UTF-8: byte 0 is 0xff in column 'word'; if the file has another encoding, give it, as "
+            "--encoding cp1252 does.",
+        ),
         (12, "The line has 2 fields where 3 are expected (word, x, label)."),
-        (16, "A quoted field begins here and does not end."),
+        (
+            16,
+            "A quoted field of column 'word' begins here and does not end; close the quote, or give --quote-char '' "
+            "if quotes have no meaning.",
+        ),
     ]
     words = ["a", "b", "two\nlines", 'q"uote', "c\nc", "d"]
     wanted = expected(export, {"word": words, "x": [1.0, 3.0, 4.0, 5.0, 1000.0, 8.0]})
@@ -327,6 +335,7 @@ def test_files_without_rows(export: ExportedModel, tmp_path: Path, content: str)
         ("a.csv", "a,1\nb,2\n", {}, "its columns are a, 1; if it has no header, name its columns with --columns."),
         ("a.csv", "word,x\na,1\n", {"keys": ("id",)}, "has no column 'id', which --key names"),
         ("a.csv", "", {}, "has no header"),
+        ("a.csv", "WORD,Y\na,1\n", {}, "'x', which the model needs"),
         (
             "a.csv",
             'word,"x\n',

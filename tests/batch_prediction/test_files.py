@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.batch_prediction.test_batch_prediction import assert_same, expected, lines, predict
@@ -73,3 +75,23 @@ def test_lists_that_are_instances_are_no_array(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('["a", "b"]\n[]\n[{"b64": "YQ=="}]\n')
     predict(export, tmp_path / "rows.jsonl", tmp_path / "out")
     assert_same(lines(tmp_path / "out"), expected(export, {"inputs": [["a", "b"], [], ["a"]]}))
+
+
+def test_a_table_with_none_of_the_columns_is_refused(tmp_path: Path) -> None:
+    columns = [fc.numeric_column("x", default_value=0.5), fc.categorical_column_with_hash_bucket("word", 10)]
+    export = model_of(columns, []).export(tmp_path / "export")
+    (tmp_path / "rows.csv").write_text("X,WORD\n1,a\n")
+    pq.write_table(pa.table({"X": [1.0], "WORD": ["a"]}), tmp_path / "rows.parquet")
+    problem = r" has none of the columns that the model reads \((x, word|word, x)\); its columns are X, WORD"
+    for name in ("rows.csv", "rows.parquet"):
+        with pytest.raises(DataError, match=problem):
+            predict(export, tmp_path / name, tmp_path / "out")
+
+
+def test_true_and_false_in_json_are_numbers_as_in_training(tmp_path: Path) -> None:
+    export = model_of([fc.numeric_column("x"), fc.categorical_column_with_identity("n", 5)], []).export(tmp_path / "e")
+    (tmp_path / "rows.jsonl").write_text('{"x": true, "n": 2}\n{"x": 0.5, "n": true}\n{"x": "a", "n": 1}\n')
+    predict(export, tmp_path / "rows.jsonl", tmp_path / "out")
+    assert_same(lines(tmp_path / "out"), expected(export, {"x": [1.0, 0.5], "n": [2, 1]}))
+    (rejected,) = lines(tmp_path / "out", "errors_stats")
+    assert rejected["line"] == 3

@@ -29,6 +29,7 @@ COLUMNS = [
 ROWS = {"x": [1.0, 2.0], "word": ["a", "b"], "id": [1, 2], "tags": [["a"], ["b", "c"]]}
 UUIDS = [uuid.UUID(int=2**127 + 1), uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")]
 NOON = datetime.datetime(2026, 1, 31, 12, 30)
+LATER = datetime.datetime(2026, 1, 31, 12, 30, 10, 20_400)
 
 
 def extension(kind: Any, values: list[Any]) -> pa.Array:
@@ -70,7 +71,10 @@ def read(path: Path) -> dict[str, Any]:
         ("word", pa.array([True, False]), ["true", "false"]),
         ("word", pa.array([Decimal("1.5"), None], pa.decimal128(10, 2)), ["1.50", ""]),
         ("word", pa.array([datetime.date(2026, 1, 31), None]), ["2026-01-31", ""]),
-        ("word", pa.array([NOON, NOON], pa.timestamp("ms")), ["2026-01-31 12:30:00.000"] * 2),
+        ("word", pa.array([NOON, NOON], pa.timestamp("ms")), ["2026-01-31 12:30:00"] * 2),
+        ("word", pa.array([NOON, None], pa.timestamp("ns")), ["2026-01-31 12:30:00", ""]),
+        ("word", pa.array([LATER, NOON], pa.timestamp("us", tz="UTC")), [f"{LATER}"[:-2] + "Z", f"{NOON}Z"]),
+        ("word", pa.array([LATER.time(), NOON.time()], pa.time64("us")), ["12:30:10.0204", "12:30:00"]),
         ("word", pa.array([b"a", "é".encode()]), ["a", "é"]),
         ("word", pa.array([b"ab", b"cd"], pa.binary(2)), ["ab", "cd"]),
         ("word", extension(pa.uuid(), [one.bytes for one in UUIDS]), [str(one) for one in UUIDS]),
@@ -80,6 +84,8 @@ def read(path: Path) -> dict[str, Any]:
         ("id", pa.array(["1", " +2"]), [1, 2]),
         ("id", pa.array([Decimal(1), Decimal(2)], pa.decimal128(10, 2)), [1, 2]),
         ("tags", pa.array([[1, 2], [3]]), [["1", "2"], ["3", ""]]),
+        ("tags", pa.array(["a", None]), [["a"], [""]]),
+        ("tags", pa.array([7, 8]), [["7"], ["8"]]),
         ("tags", pa.array([[datetime.date(2026, 1, 31)], []]), [["2026-01-31"], [""]]),
     ],
 )
@@ -125,6 +131,15 @@ def test_a_value_that_cannot_be_converted_is_an_error_of_training_and_a_rejected
     predict(export, path, tmp_path / "out")
     assert lines(tmp_path / "out", "errors_stats") == [{"file": str(path), "row": 1, "reason": reason}]
     assert len(lines(tmp_path / "out")) == 1
+
+
+def test_uuids_for_a_number_are_an_error_of_training_and_rejected_rows(export: ExportedModel, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.parquet", x=extension(pa.uuid(), [one.bytes for one in UUIDS]))
+    with pytest.raises(DataError, match=rf"row 0 \(from 0\): column 'x': '{UUIDS[0]}' is not a number \(float\)\.$"):
+        read(path)
+    predict(export, path, tmp_path / "out")
+    reasons = [row["reason"] for row in lines(tmp_path / "out", "errors_stats")]
+    assert reasons == [f"Input x takes numbers, but has '{one}'." for one in UUIDS]
 
 
 def test_lists_of_lists_for_a_list_are_refused(export: ExportedModel, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -158,6 +160,7 @@ INCOMPLETE = [
     Dataset.from_arrays({"x": pa.array([1, None, 3]), "y": [1, 2, 3]}),
     Dataset.from_arrays({"x": pd.Series([1, None, 3], dtype="int64[pyarrow]"), "y": [1, 2, 3]}),
     Dataset.from_arrays({"x": [1, None, 3], "y": [1, 2, 3]}),
+    Dataset.from_arrow(pa.table({"x": pa.array([1, None, 3]).dictionary_encode(), "y": [1, 2, 3]})),
 ]
 
 
@@ -360,3 +363,26 @@ def test_a_label_may_be_named_as_the_frame_names_it(names: list[object]) -> None
     features, labels = only_batch(Dataset.from_pandas(frame, label=names[1]))
     assert list(features) == [str(names[0])]
     assert labels.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (pa.array([Decimal("1.5"), None]), [1.5, 0.5]),
+        (pa.array([2**53 + 1, None]), [2.0**53, 0.5]),
+        (pa.array([1, None]).dictionary_encode(), [1.0, 0.5]),
+    ],
+)
+def test_missing_values_of_any_number_are_replaced(values: pa.Array, wanted: list[float], tmp_path: Path) -> None:
+    table = pa.table({"x": values})
+    pq.write_table(table, tmp_path / "a.parquet")
+    columns = te.feature_column.FeatureTransform(linear_columns=[fc.numeric_column("x", default_value=0.5)])
+    for data in (
+        Dataset.from_arrow(table),
+        Dataset.from_arrays({"x": values}),
+        Dataset.from_pandas(table.to_pandas()),
+        Dataset.from_parquet(tmp_path / "a.parquet"),
+    ):
+        with data.batch(2).iterator(HostTransform(columns, None, with_labels=False)) as batches:
+            (found,) = next(batches).features.values()
+            assert found.flatten().tolist() == wanted

@@ -19,7 +19,7 @@ import torch
 
 from tests.data.positions import numbers
 from torch_estimator.data import Dataset
-from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
 
 
 def written(path: Path, text: str | bytes) -> Path:
@@ -180,6 +180,24 @@ def test_a_remote_file_of_many_ranges_is_read_once() -> None:
     data = Dataset.from_csv("memory://csv/large.csv")
     assert numbers(data.batch(50_000)) == list(range(rows))
     assert sorted(numbers(data.shuffle(2, seed=1).batch(50_000))) == list(range(rows))
+
+
+@pytest.mark.parametrize("default", [True, 2**70])
+def test_a_default_that_is_no_integer_of_the_column_is_refused(default: int, tmp_path: Path) -> None:
+    message = f"the default {default} of column 'i' cannot be read as int64, the type of the column."
+    for name, text in [("a.csv", 'i\n1\n""\n'), ("a.jsonl", '{"i": 1}\n{"i": null}\n')]:
+        file = written(tmp_path / name, text)
+        read = Dataset.from_csv if name == "a.csv" else Dataset.from_json
+        data = read(file, column_types={"i": "int64"}, defaults={"i": default})
+        with pytest.raises(UserError) as raised:
+            list(data.batch(2))
+        assert message in str(raised.value)
+
+
+def test_a_list_of_several_values_is_no_default(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,s\n,a\n")
+    with pytest.raises(InvalidTypeError, match=r"default of column 'x' must be a number or a string, but got \[1, 2\]"):
+        Dataset.from_csv(file, defaults={"x": [1, 2]})
 
 
 @pytest.mark.parametrize("text", ["x,y", "x,y\n", "x,y\r\n\r\n", "\ufeffx,y\n\n"])

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import random
+import re
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -217,6 +218,11 @@ def test_a_header_may_have_newlines(tmp_path: Path) -> None:
         list(Dataset.from_csv(path).batch(5))
 
 
+def bytes_read() -> int:
+    """How many bytes this process has read."""
+    return int(re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())[0])
+
+
 def test_a_quote_that_never_ends_is_named_and_reads_little_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('x,s\n1,"two\nlines"\n2,"a\nb"\n3,"c')
@@ -232,6 +238,15 @@ def test_a_quote_that_never_ends_is_named_and_reads_little_of_the_file(tmp_path:
         f"{path}, line 6: a quoted field of column 's' begins here and does not end within 64 MiB or the file; close "
         "the quote, or give quote_char=None if quotes have no meaning."
     )
+
+
+def test_the_search_for_records_ends_at_a_quote_that_never_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'x,s\n1,"two\nlines"\n3,"c\n' + b"4,d\n" * 2**26)
+    already = bytes_read()
+    with pytest.raises(DataError, match=r"a\.csv, line 4: a quoted field of column 's' begins here and does not end"):
+        list(Dataset.from_csv(path).shuffle(10, seed=1).batch(5))
+    assert bytes_read() - already < 192 * 2**20
 
 
 def test_only_the_line_of_a_quote_that_never_ends_is_left_out(tmp_path: Path) -> None:

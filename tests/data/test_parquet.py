@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import torch_estimator as te
 from tests.data.positions import numbers
+from torch_estimator import feature_column as fc
 from torch_estimator.data import Dataset
 from torch_estimator.errors import DataError
 
@@ -289,3 +291,22 @@ def test_strings_of_both_encodings_are_of_one_kind(tmp_path: Path) -> None:
     files = _write(tmp_path, {"z": ["a"]}, {"z": pa.array(["b"]).dictionary_encode()})
     (batch,) = Dataset.from_parquet(files).batch(2)
     assert batch["z"].tolist() == ["a", "b"]
+
+
+def test_whole_decimals_are_exact_ids(tmp_path: Path) -> None:
+    estimator = te.LinearRegressor([fc.categorical_column_with_hash_bucket("k", 10**6, dtype="int64")], tmp_path / "r")
+    for number in (2**53 + 1, 2**62 + 1):
+        table = pa.table({"k": pa.array([Decimal(number)], pa.decimal128(38, 0)), "y": [1.0]})
+        pq.write_table(table, tmp_path / "a.parquet")
+        estimator.train(lambda: Dataset.from_parquet(tmp_path / "a.parquet", label="y").batch(1), steps=5)
+        predicted = [
+            [row["predictions"].item() for row in estimator.predict(lambda data=data: data.batch(1))]
+            for data in (
+                Dataset.from_parquet(tmp_path / "a.parquet", label="y"),
+                Dataset.from_arrays({"k": [number]}),
+            )
+        ]
+        assert predicted[0] == predicted[1]
+    pq.write_table(pa.table({"k": [Decimal("1.5")], "y": [1.0]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row 0 \(from 0\): column 'k': .*1\.5.* is not a whole number \(int64\)"):
+        estimator.train(lambda: Dataset.from_parquet(tmp_path / "a.parquet", label="y").batch(1), steps=5)

@@ -16,6 +16,7 @@ import pytest
 
 import torch_estimator as te
 from tests.batch_prediction.test_batch_prediction import lines, predict
+from tests.export.models import model_of
 from torch_estimator import feature_column as fc
 from torch_estimator.data import Dataset
 from torch_estimator.errors import DataError
@@ -128,3 +129,70 @@ def test_pandas_is_not_imported_for_the_text_of_a_path(tmp_path: Path) -> None:
     code = "import sys; from torch_estimator.data import Dataset; list(Dataset.from_csv(sys.argv[1]).batch(1)); "
     code += "sys.exit('pandas' in sys.modules)"
     assert not subprocess.run([sys.executable, "-c", code, tmp_path / "day=1" / "a.csv"]).returncode
+
+
+def test_a_row_of_json_without_the_column_has_the_value_of_its_path(tmp_path: Path) -> None:
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("day=3/a", {"x": 1.0}),
+        ("a", {"x": 1.0}),
+        ("day=4/a", {"x": 1.0, "day": 4}),
+        ("day=5/a", {"x": 1.0, "day": None}),
+    ]
+    for place, row in rows:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{place}.jsonl").write_text(json.dumps(row) + "\n")
+    files = [str(tmp_path / f"{place}.jsonl") for place, _ in rows]
+    schema = fc.schema([fc.numeric_column("x"), fc.numeric_column("day", default_value=100.0)])
+    assert values(read(files, schema=schema))["day"] == [3.0, 100.0, 4.0, 5.0]
+    assert values(read([files[0], files[2]]))["day"] == [3, 4]
+
+
+def test_a_later_row_of_json_must_agree_with_its_path(tmp_path: Path) -> None:
+    write(tmp_path / "day=3" / "a.jsonl", {"x": [1.0]})
+    write(tmp_path / "day=4" / "a.jsonl", {"x": [1.0], "day": [8]})
+    schema = fc.schema([fc.numeric_column("x"), fc.numeric_column("day", default_value=100.0)])
+    files = [str(tmp_path / "day=3" / "a.jsonl"), str(tmp_path / "day=4" / "a.jsonl")]
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: column 'day': the row has 8\.0, but .* day=4\.$"):
+        values(read(files, schema=schema))
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: column 'day': the row has 8, but .* day=4\.$"):
+        values(read(files))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_missing_value_is_named_as_missing_although_it_has_a_default(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "day=7" / f"a.{form}", {"x": [1.0], "day": ["" if form == "csv" else None]})
+    schema = fc.schema([fc.numeric_column("x"), fc.numeric_column("day", default_value=100.0)])
+    with pytest.raises(DataError, match="column 'day': the row has None, but the path of its file has day=7"):
+        values(read(tmp_path / "day=7" / f"a.{form}", schema=schema))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_column_of_some_paths_that_all_files_have_must_agree(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "day=3" / f"a.{form}", {"x": [1.0], "day": [8]})
+    write(tmp_path / f"a.{form}", {"x": [1.0], "day": [9]})
+    with pytest.raises(DataError, match="column 'day': the row has 8, but the path of its file has day=3"):
+        values(read([str(tmp_path / "day=3" / f"a.{form}"), str(tmp_path / f"a.{form}")]))
+
+
+def test_a_path_with_two_values_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "day=1" / "day=2" / "a.csv", {"x": [1.0]})
+    with pytest.raises(DataError, match=r"a\.csv has both day=1 and day=2 in its path; rename one\.$"):
+        values(read(tmp_path / "day=1" / "day=2" / "a.csv"))
+    write(tmp_path / "day=1" / "day=1" / "a.csv", {"x": [1.0]})
+    assert values(read(tmp_path / "day=1" / "day=1" / "a.csv")) == {"x": [1.0], "day": [1]}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_column_of_paths_cannot_be_the_label(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "day=1" / f"a.{form}", {"x": [1.0]})
+    with pytest.raises(DataError, match=rf"column 'day' is only in the paths .*a\.{form}, and cannot be the label;"):
+        list(read(tmp_path / "day=1" / f"a.{form}", label="day").batch(1))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_key_of_a_path_may_be_missing(form: str, tmp_path: Path) -> None:
+    export = model_of([fc.numeric_column("x")], []).export(tmp_path / "export")
+    write(tmp_path / "day=__HIVE_DEFAULT_PARTITION__" / f"a.{form}", {"x": [1.0]})
+    predict(export, tmp_path / "day=__HIVE_DEFAULT_PARTITION__" / f"a.{form}", tmp_path / "out", keys=("day",))
+    (row,) = lines(tmp_path / "out")
+    assert row["day"] == ("" if form == "csv" else None)

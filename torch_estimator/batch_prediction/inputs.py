@@ -46,6 +46,7 @@ from torch_estimator.data.sources.row_groups import RowGroups, open_parquet, row
 from torch_estimator.data.sources.text_encoding import check_encoding
 from torch_estimator.data.sources.text_lines import BYTE_ORDER_MARK, Piece, open_text_file, read_lines
 from torch_estimator.errors import DataError, InvalidValueError
+from torch_estimator.export.dtypes import Floats, Integers
 from torch_estimator.export.instances import to_columns
 from torch_estimator.export.signatures import Signature
 from torch_estimator.export.unknown_names import REFUSED, UnknownNames
@@ -188,6 +189,11 @@ class Reader(ABC):
             if name not in names:
                 raise DataError(f"{url} has no column {name!r}, which {use}; its columns are {', '.join(names)}{cure}.")
         absent = [name for name in self.signature.inputs if name not in names]
+        if len(absent) == len(self.signature.inputs):
+            raise DataError(
+                f"{url} has none of the columns that the model reads ({', '.join(absent)}); its columns are "
+                f"{', '.join(names)}{cure}."
+            )
         if absent and absent != self._absent:
             self._absent = absent
             logger.info("%s has no column %s; each row gets the default.", url, ", ".join(map(repr, absent)))
@@ -362,7 +368,7 @@ class CsvReader(_TextReader):
             data = bytes(piece.data)
             if piece.opened is not None:
                 before = data[: piece.opened - piece.start].count(b"\n")
-                rejected.append((line + before, "A quoted field begins here and does not end."))
+                rejected.append((line + before, _open_quote(data, names, form)))
                 line += data.count(b"\n")
                 continue
             for start, end in itertools.pairwise([0, *form.ends(data).tolist()]):
@@ -372,9 +378,7 @@ class CsvReader(_TextReader):
                         rows.append(_fields(record, names, form))
                         numbers.append(line)
                     except ValueError as error:
-                        rejected.append(
-                            (line, _not_text(error) if isinstance(error, UnicodeDecodeError) else str(error))
-                        )
+                        rejected.append((line, str(error)))
                 line += record.count(b"\n")
         columns = {
             name: _null_where_empty([fields[names.index(name)] for fields in rows]) for name in self._columns_of(names)
@@ -396,7 +400,8 @@ class JsonReader(_TextReader):
 
     def read(self, file: InputFile, chunk: Chunk) -> Rows:
         loads, path = _json_loads(exact=bool(self.keys)), partition_of(file.url)
-        lines = self._lines(file, chunk).split(b"\n")[:-1]
+        data = self._lines(file, chunk)
+        lines = data.split(b"\n")[:-1]
         instances: list[Any] = []
         keys: list[tuple[Any, ...]] = []
         numbers: list[int] = []
@@ -412,6 +417,8 @@ class JsonReader(_TextReader):
             instances.append(instance)
             keys.append(key)
             numbers.append(number)
+        if b"true" in data or b"false" in data:
+            instances = list(map(self._with_numbers, instances))
         forwarded = {name: [row[place] for row in keys] for place, name in enumerate(self.keys)}
         rows = Rows({"": instances}, forwarded, np.array(numbers, np.int64), len(lines), rejected)
         try:
@@ -428,11 +435,12 @@ class JsonReader(_TextReader):
         if not isinstance(value, dict) or set(value) == {"b64"}:
             return value
         for name, text in path.items():
-            if name in value and str(value[name]) != text:
-                raise ValueError(f"Column {name}: {disagreement(value[name], name, text)}.")
-            if text is not None and self._columns_of([name]):
+            given = value.get(name)
+            if given is not None and str(given) != text:
+                raise ValueError(f"Column {name}: {disagreement(given, name, text)}.")
+            if given is None and self._columns_of([name]):
                 info = self.signature.inputs.get(name)
-                value.setdefault(name, text if info is None else info.type.parse(name, text))
+                value[name] = text if info is None or text is None else info.type.parse(name, text)
         return value
 
     def _instance(self, value: Any, path: Container[str]) -> tuple[Any, tuple[Any, ...]]:
@@ -450,6 +458,13 @@ class JsonReader(_TextReader):
             raise ValueError(f"{error} With --ignore-unknown such names are left out.") from error
         instance = {name: value[name] for name in self.signature.inputs if name in value}
         return instance, tuple(value[key] for key in self.keys)
+
+    def _with_numbers(self, value: Any) -> Any:
+        """Return a row with 1 and 0 for true and false where the model reads numbers, as in training."""
+        if not isinstance(value, dict):
+            return value
+        numbers = [name for name, info in self.signature.inputs.items() if isinstance(info.type, Floats | Integers)]
+        return {name: int(one) if isinstance(one, bool) and name in numbers else one for name, one in value.items()}
 
     def _problems(self, instances: Sequence[Any]) -> dict[int, str]:
         problems: dict[int, str] = {}
@@ -593,12 +608,27 @@ def _fields(record: bytes, names: Sequence[str], form: CsvFormat) -> list[str]:
 
     The record has to be UTF-8, with as many fields as there are names and no carriage return outside quotes.
     """
-    fields = form.fields(record.decode())
+    try:
+        fields = form.fields(record.decode())
+    except UnicodeDecodeError as error:
+        place = len(form.fields(record[: error.start].decode())) - 1
+        column = f" in column {names[place]!r}" if place < len(names) else ""
+        cure = "if the file has another encoding, give it, as --encoding cp1252 does"
+        raise ValueError(f"{_not_text(error)[:-1]}{column}; {cure}.") from error
     if len(form.records(record)) > 1:
         raise ValueError("The line has a carriage return outside quotes, which does not end a line here.")
     if len(fields) != len(names):
         raise ValueError(_wrong_number(len(fields), names))
     return ["" if text in form.missing_values else text for text in fields]
+
+
+def _open_quote(record: bytes, names: Sequence[str], form: CsvFormat) -> str:
+    place = len(form.fields(record.decode(errors="replace"))) - 1
+    column = f" of column {names[place]!r}" if place < len(names) else ""
+    return (
+        f"A quoted field{column} begins here and does not end; close the quote, or give --quote-char '' if quotes have "
+        "no meaning."
+    )
 
 
 def _lines_at(data: bytes, positions: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.data.arrow import from_numpy
+from torch_estimator.data.arrow import from_numpy, without_extension
 from torch_estimator.data.columns import Array
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.convert import converted, is_convertible
@@ -159,6 +159,7 @@ def as_read(array: pa.Array, name: str, info: TensorInfo) -> tuple[pa.Array, dic
 
     Such a row becomes null. A column that the input takes as it is, is returned unchanged.
     """
+    array = without_extension(array)
     if _fits(array.type, info):
         return array, {}
     kind = _wanted(array.type, info)
@@ -180,7 +181,8 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
     for _ in info.shape[1:]:
         given = given.value_type if is_list_type(given) else given
     # pyarrow writes a column without any value as a column of nulls.
-    fits = is_list_type(kind) == takes_lists and not is_list_type(given)
+    fits = is_list_type(kind) == takes_lists or info.holds_lists
+    fits = fits and not is_list_type(given)
     fits = fits and (_fits(kind, info) or is_convertible(kind, _wanted(kind, info)))
     if not fits and not (pa.types.is_null(kind) and not takes_lists):
         wanted = f"{'lists of ' if takes_lists else ''}{info.type.wanted}"
@@ -189,6 +191,8 @@ def check_type(kind: pa.DataType, name: str, info: TensorInfo, where: str) -> No
 
 def _fits(kind: pa.DataType, info: TensorInfo) -> bool:
     """Return whether values of a type, or lists of them, can be given to an input as they are."""
+    if info.holds_lists and not is_list_type(kind):
+        return False
     while is_list_type(kind):
         kind = kind.value_type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -198,11 +202,12 @@ def _fits(kind: pa.DataType, info: TensorInfo) -> bool:
     return is_number and np.dtype(kind.to_pandas_dtype()).kind in info.type.kinds
 
 
-def _wanted(kind: pa.DataType, info: TensorInfo) -> pa.DataType:
-    """Return the Arrow type of an input, in lists like those of the type `kind`."""
+def _wanted(kind: pa.DataType, info: TensorInfo, *, in_list: bool = False) -> pa.DataType:
+    """Return the Arrow type of an input, in lists like those of a type, or else in one if the input takes lists."""
     if not is_list_type(kind):
-        return pa.string() if info.dtype == "DT_STRING" else pa.from_numpy_dtype(info.type.numpy)
-    value = _wanted(kind.value_type, info)
+        one = pa.string() if info.dtype == "DT_STRING" else pa.from_numpy_dtype(info.type.numpy)
+        return pa.list_(one) if info.holds_lists and not in_list else one
+    value = _wanted(kind.value_type, info, in_list=True)
     return pa.list_(value, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
 
 

@@ -81,6 +81,21 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return array
 
 
+def as_text(array: pa.Array) -> pa.Array:
+    """Return a column as strings; a time's fraction of a second ends with its last digit other than 0.
+
+    >>> as_text(pa.array([0, 1_500], pa.timestamp("ms"))).to_pylist()
+    ['1970-01-01 00:00:00', '1970-01-01 00:00:01.5']
+    """
+    kind = array.type
+    array = array.cast(pa.string())
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        # A zone, such as Z or +0100, may follow.
+        array = pc.replace_substring_regex(array, r"\.(\d*[1-9])?0+(\D|$)", r".\1\2")
+        array = pc.replace_substring_regex(array, r"\.(\D|$)", r"\1")
+    return array
+
+
 # In the text of a UUID, the 32 hexadecimal digits have these places, and the others have dashes.
 _DIGITS = [place for place in range(36) if place not in (8, 13, 18, 23)]
 

@@ -120,18 +120,6 @@ def check_default(value: Any, column: str) -> Any:
     return value
 
 
-def default_as(value: Any, kind: pa.DataType, column: str) -> Any:
-    """Convert a default to a Python value of its column's type."""
-    if pa.types.is_dictionary(kind):
-        return value.decode() if isinstance(value, bytes) else str(value)
-    try:
-        return pa.scalar(value.item() if isinstance(value, np.generic) else value).cast(kind).as_py()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InvalidValueError(
-            f"the default {value!r} of column {column!r} cannot be read as {kind}, the type of the column."
-        ) from error
-
-
 def _readable(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         return STRINGS

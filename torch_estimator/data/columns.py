@@ -89,7 +89,10 @@ def as_column(
 
 def is_incomplete(column: Column) -> bool:
     """Return whether a column is an Arrow array of numbers of which some or all are missing."""
-    return isinstance(column, pa.Array) and column.null_count > 0 and (_is_number(column.type) or _is_null(column.type))
+    if not isinstance(column, pa.Array) or not column.null_count:
+        return False
+    kind = column.type.value_type if isinstance(column, pa.DictionaryArray) else column.type
+    return _is_number(kind) or _is_null(kind) or bool(pa.types.is_decimal(kind))
 
 
 def from_objects(
@@ -147,6 +150,21 @@ def from_arrow(
     if not _is_number(kind):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
     return arrow.to_numpy(_without_nulls(array, name, default, missing, cure))
+
+
+def default_as(value: Any, kind: pa.DataType, name: str | None) -> Any:
+    """Convert a default to a Python value of its column's type; true and false are no integers."""
+    if pa.types.is_dictionary(kind):
+        return value.decode() if isinstance(value, bytes) else str(value)
+    given = value.item() if isinstance(value, np.generic) else value
+    try:
+        if isinstance(given, bool) and pa.types.is_integer(kind):
+            raise pa.ArrowTypeError("a boolean")
+        return pa.scalar(given).cast(kind).as_py()
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidValueError(
+            f"the default {value!r} of {_named(name)} cannot be read as {kind}, the type of the column."
+        ) from error
 
 
 def is_strings(column: Column) -> bool:
@@ -286,9 +304,9 @@ def _is_text(kind: pa.DataType) -> bool:
 def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryArray:
     try:
         if not isinstance(array, pa.DictionaryArray):
-            array = array.cast(pa.string()).dictionary_encode()
+            array = arrow.as_text(array).dictionary_encode()
         elif array.type != STRINGS:
-            array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
+            array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), arrow.as_text(array.dictionary))
     except pa.ArrowInvalid:
         # A value is not UTF-8. Convert the values one by one, so that the error names this value.
         return pa.array(convert_objects(array.to_pylist(), name), pa.string()).dictionary_encode()
@@ -306,16 +324,12 @@ def _without_nulls(array: pa.Array, name: str | None, default: Any, missing: flo
     if default is None and missing is not None:
         default = missing
         if pa.types.is_boolean(array.type) or not (pa.types.is_floating(array.type) or float(missing).is_integer()):
-            array = array.cast(pa.float64())
+            # An integer that a float cannot hold is rounded, as elsewhere.
+            array = array.cast(pa.float64(), safe=False)
     if default is None:
         row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
         raise RowError(f"{MISSING}{cure.format(name)}", row=row, column=name)
-    try:
-        return pc.fill_null(array, pa.scalar(default).cast(array.type))
-    except pa.ArrowException as error:
-        raise InvalidValueError(
-            f"the default {default!r} of {_named(name)} cannot be read as {array.type}, the type of the column."
-        ) from error
+    return pc.fill_null(array, pa.scalar(default_as(default, array.type, name)).cast(array.type))
 
 
 def _lists(array: pa.Array, name: str | None, default: Any, missing: float | None) -> Column:

@@ -156,7 +156,8 @@ class FileSource:
 
     `patterns` are paths, URLs and globs. `select_columns` is None for all columns. `column_types` are the user's.
     `defaults` has the value that replaces a missing one, by column, and `missing` the integer where there is no
-    default, also in lists. `ignore_errors` leaves out rows that cannot be read.
+    default, also in lists. `ignore_errors` leaves out rows that cannot be read. Missing values of the columns
+    `unfilled` stay missing.
     """
 
     patterns: tuple[str, ...]
@@ -165,6 +166,7 @@ class FileSource:
     select_columns: tuple[str, ...] | None = None
     missing: Mapping[str, int] = field(default_factory=dict)
     ignore_errors: bool = False
+    unfilled: frozenset[str] = frozenset()
 
 
 class Source(Protocol):

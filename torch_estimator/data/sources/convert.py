@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.data.arrow import from_numpy, without_extension
+from torch_estimator.data.arrow import as_text, from_numpy, to_numpy, without_extension
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.text_lines import type_in_words
 from torch_estimator.errors import RowError
@@ -32,6 +32,7 @@ def converted(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     NaN becomes null in a type that has none. Raise a RowError for the first value that cannot be converted, and
     ArrowNotImplementedError if no value of its type can be.
     """
+    array = without_extension(array)
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if isinstance(array, pa.DictionaryArray) and array.type.value_type == kind:
         return array
@@ -66,6 +67,11 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     given = array.type
     if given == kind:
         return array
+    if pa.types.is_list(kind) and not is_list_type(given):
+        # A single value is a list of one, and a missing value an empty list.
+        values = _cast(array, kind.value_type)
+        offsets = np.concatenate([[0], np.cumsum(to_numpy(values.is_valid()))]).astype(np.int32)
+        return pa.ListArray.from_arrays(from_numpy(offsets), values.drop_null()).cast(kind)
     if is_list_type(given):
         # Arrow would also convert the values of rows outside of a slice.
         array = array.take(from_numpy(np.arange(len(array))))
@@ -73,6 +79,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         array = pc.if_else(pc.is_nan(array), pa.nulls(1, given)[0], array)
     if pa.types.is_binary(given) or pa.types.is_large_binary(given) or pa.types.is_fixed_size_binary(given):
         array = array.cast(pa.string())
+    elif pa.types.is_string(kind):
+        return as_text(array)
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         return array.cast(kind) if pa.types.is_string(kind) else parsed_numbers(array, kind)
     # An integer that a float cannot hold is rounded, as in text.

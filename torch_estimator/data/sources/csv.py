@@ -75,7 +75,7 @@ class CsvSource(FileSource):
                 del opened  # Free its temporary files, if there are any.
                 return replace(self, format=form, find_delimiter=False).open(request)
         starts, names = self._headers(opened)
-        ranges = CsvRanges(opened, starts, self.format)
+        ranges = CsvRanges(opened, starts, self.format, gives_up=not self.ignore_errors)
         pieces = ranges.sample()
         texts = CsvParser(text_schema(self.format, names))
         locator = LineLocator(opened, pieces, texts.parse, texts.problem, split=self.format.records)
@@ -209,7 +209,8 @@ def _marks(missing_values: Sequence[str], na_value: str | None) -> tuple[str, ..
 
 
 def _unwrapped(default: Any) -> Any:
-    if isinstance(default, list | tuple):
+    # As in tf.data's record_defaults, a list of one value stands for the value, and an empty one for none.
+    if isinstance(default, list | tuple) and len(default) < 2:
         return default[0] if default else None
     return default
 
@@ -237,6 +238,7 @@ class _CsvReader(LineReader):
     ) -> None:
         self._schema = schema
         self._encoding = source.encoding
+        self._unfilled = source.unfilled
         self._parser = CsvParser(schema)
         super().__init__(
             records,
@@ -282,9 +284,11 @@ class _CsvReader(LineReader):
         if name in self._schema.lists:
             array = replace_empty(array, "", also=marks) if marks else array
             return split_lists(array, str(self._schema.list_separator), self._schema.lists[name], name)
-        default = self._schema.defaults.get(name)
+        default = None if name in self._unfilled else self._schema.defaults.get(name)
         if isinstance(array, pa.DictionaryArray):
             return replace_empty(array, default or "", also=marks) if default or marks else array
+        if name in self._unfilled:
+            return array
         if array.null_count:
             if default is None:
                 row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])

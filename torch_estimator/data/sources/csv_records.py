@@ -39,14 +39,15 @@ class CsvRecords:
     """The positions at which a file's records begin. They are found as far into the file as is asked, and kept.
 
     A record ends at a newline that is in no quoted field. Where a quote does not end within 64 MiB, or at all, its line
-    is the end of a wrong record.
+    is the end of a wrong record. With `gives_up` no records are found after the first such one, which stands for them.
     """
 
-    def __init__(self, file: ByteFile, first: int, form: CsvFormat, step: int) -> None:
+    def __init__(self, file: ByteFile, first: int, form: CsvFormat, step: int, *, gives_up: bool = False) -> None:
         self._file = file
         self._first = first
         self._step = step
         self._form = form
+        self._gives_up = gives_up
         # The beginnings of some records: about one for each range.
         self._known = [first]
         # The answers of `start` for the beginnings of ranges, each `step` bytes.
@@ -59,7 +60,7 @@ class CsvRecords:
         if position in self._start:
             return self._start[position]
         at = self._known[max(bisect_right(self._known, position) - 1, 0)]
-        while at < position:
+        while at < position and not (self._gives_up and self._opened):
             starts = self._starts_after(at)
             if starts[-1] > self._known[-1]:
                 self._known.append(int(starts[-1]))
@@ -75,6 +76,8 @@ class CsvRecords:
         `number` is that of the file.
         """
         begin, end = self.start(start), self.start(stop)
+        for at, (_, following) in self._opened.items() if self._gives_up else ():
+            begin, end = min(begin, at), min(end, following)
         data = memoryview(self._file.read(begin, end))
         pieces = []
         for at in sorted(at for at in self._opened if begin <= at < end):
@@ -109,9 +112,12 @@ class CsvRecords:
 class CsvRanges(LineRanges):
     """The records of several files, in numbered ranges. A record belongs to the range in which it begins."""
 
-    def __init__(self, opened: Sequence[ByteFile], starts: Sequence[int], form: CsvFormat) -> None:
+    def __init__(
+        self, opened: Sequence[ByteFile], starts: Sequence[int], form: CsvFormat, *, gives_up: bool = False
+    ) -> None:
         super().__init__(opened, starts)
         self._form = form
+        self._gives_up = gives_up
         # The files that are not read line by line.
         self._records: dict[int, CsvRecords] = {}
 
@@ -144,7 +150,9 @@ class CsvRanges(LineRanges):
         return [self._records[number].pieces(number, start, stop) for start, stop in runs]
 
     def _find_records(self, number: int) -> None:
-        self._records[number] = CsvRecords(self._files[number], self._first[number], self._form, self._step)
+        self._records[number] = CsvRecords(
+            self._files[number], self._first[number], self._form, self._step, gives_up=self._gives_up
+        )
 
 
 def first_record(file: ByteFile, form: CsvFormat) -> tuple[int, bytes]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from torch_estimator.data.arguments import duplicates, missing_column
-from torch_estimator.data.column_types import as_arrow_type, default_as, inferred, type_of_default
-from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.column_types import as_arrow_type, inferred, type_of_default
+from torch_estimator.data.columns import STRINGS, default_as
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.sources.base import ReadRequest
 from torch_estimator.data.sources.csv_format import DELIMITERS, USUAL_MARKS, CsvFormat

@@ -42,7 +42,7 @@ from torch_estimator.data.sources.json_parser import (
     infer_json_types,
 )
 from torch_estimator.data.sources.line_reader import LineReader
-from torch_estimator.data.sources.path_columns import PathColumns
+from torch_estimator.data.sources.path_columns import PathColumns, path_types
 from torch_estimator.data.sources.text_lines import (
     BYTE_ORDER_MARK,
     LineLocator,
@@ -86,16 +86,22 @@ class JsonSource(FileSource):
             found = infer(sample)
         except pa.ArrowInvalid as error:
             raise LineLocator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
+        urls = [file.url for file in opened]
+        labels = request.label.columns if request.label is not None else ()
+        for name, kind in path_types(urls).items():
+            # Other rows than the first may have the column, too.
+            if name not in labels and pa.types.is_null(found.get(name, pa.null())):
+                found[name] = kind
         if request.columns is None and self.select_columns is None:
             self._check_columns(opened, found)
-        paths = PathColumns([file.url for file in opened], list(found), self, request)
+        paths = PathColumns(urls, list(found), self, request, fills=True)
         source, rest = paths.rest(self, request)
         types = source._types(rest, found, named_files(opened))
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
         self._check_inferred(types, rest, sample, LineLocator(opened, pieces, infer, problem, BLANK))
         parser = JsonParser(types, source.defaults, rest.missing)
         reader = _JsonReader(lines, opened, parser, source, rest, len(sample) / rows)
-        return paths.reader(reader, lines.url_of, request)
+        return paths.reader(reader, lines.url_of, request) if source.unfilled & {*types} else reader
 
     def _usable(
         self, opened: Sequence[ByteFile], pieces: Sequence[Piece], request: ReadRequest
@@ -232,6 +238,7 @@ class _JsonReader(LineReader):
         )
         self._types = parser.types
         self._defaults = source.defaults
+        self._unfilled = source.unfilled
         self._missing = request.missing_integers(source.missing)
 
     def signature(self) -> Signature:
@@ -247,6 +254,8 @@ class _JsonReader(LineReader):
         return found if self._left_out is None else {**found, "ignore_errors": True}
 
     def _column(self, name: str, array: pa.Array) -> Column:
+        if name in self._unfilled:
+            return array
         try:
             default, missing = self._defaults.get(name), self._missing.get(name)
             return from_arrow(

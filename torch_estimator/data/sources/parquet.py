@@ -204,8 +204,15 @@ class _ParquetReader(Reader):
     def _column(self, name: str, values: pa.ChunkedArray, url: str) -> Column:
         array = arrow.one_array(values)
         try:
-            if name in self._source.column_types:
-                array = converted(array, self._source.column_types[name], name)
+            kind = self._source.column_types.get(name)
+            if kind is None and pa.types.is_decimal(array.type):
+                # An id would lose digits as a float.
+                kind = (self._request.columns or {}).get(name)
+                kind = kind if kind is not None and pa.types.is_integer(kind) else None
+            if kind is not None:
+                array = converted(array, kind, name)
+            if name in self._source.unfilled:
+                return array
             default, missing = self._source.defaults.get(name), self._missing.get(name)
             return from_arrow(
                 array, name=name, default=default, missing=missing, cure=cure_of_missing(self._request, name)

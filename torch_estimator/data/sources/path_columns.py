@@ -10,37 +10,70 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from torch_estimator.data.arrow import from_numpy
 from torch_estimator.data.chunk import Chunk, concat_chunks
 from torch_estimator.data.column_types import as_column_type
-from torch_estimator.data.columns import STRINGS, Array, from_arrow
+from torch_estimator.data.columns import STRINGS, Array, Column, from_arrow
 from torch_estimator.data.sources.base import FileSource, Reader, ReadRequest, cure_of_missing
 from torch_estimator.data.sources.convert import converted
 from torch_estimator.data.sources.partitions import partition_of, repeated, unequal_rows
 from torch_estimator.data.stream import Signature
-from torch_estimator.errors import RowError
+from torch_estimator.errors import DataError, RowError
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 _Source = TypeVar("_Source", bound=FileSource)
 
 
-class PathColumns:
-    """Columns that the paths of all files have. A source opens its files without them, and `reader` adds them.
+def path_types(urls: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the columns that the paths of all files have: int64 where all texts are integers, else strings."""
+    first, *others = map(partition_of, urls)
+    texts = {name: [one[name] for one in (first, *others)] for name in first if all(name in other for other in others)}
+    return {
+        name: pa.int64() if all(text is None or _INTEGER.fullmatch(text) for text in values) else STRINGS
+        for name, values in texts.items()
+    }
 
-    Integers are int64, unless the source or the request asks for another type; other texts are strings. Columns that
-    the files have, too (`available`), are compared with the path instead.
+
+class PathColumns:
+    """Columns in the paths of files.
+
+    A source opens its files without those that only the paths of all files have, and `reader` adds them. Columns that
+    the files have, too, stay as they are read until `reader` has compared them.
+
+    Args:
+        urls: The files.
+        available: Columns in the files.
+        source: The source, whose types for added columns come before those of the request and of `path_types`.
+        request: The request to open it.
+        fills: Whether rows may lack a column that other rows have. They take the value of the path.
     """
 
-    def __init__(self, urls: Sequence[str], available: Sequence[str], source: FileSource, request: ReadRequest) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        available: Sequence[str],
+        source: FileSource,
+        request: ReadRequest,
+        *,
+        fills: bool = False,
+    ) -> None:
         self._partitions = {url: partition_of(url) for url in urls}
-        first, *others = self._partitions.values()
+        self._fills = fills
         labels = request.label.columns if request.label is not None else ()
-        names = [name for name in first if name not in labels and all(name in other for other in others)]
-        self._checked = [name for name in names if name in available]
-        self._added = [name for name in names if name not in available]
+        for name in labels:
+            if name not in available and any(name in texts for texts in self._partitions.values()):
+                raise DataError(
+                    f"column {name!r} is only in the paths of the files, such as {urls[0]}, and cannot be the label; "
+                    "write it into the files."
+                )
+        names = dict.fromkeys(name for texts in self._partitions.values() for name in texts if name not in labels)
+        self._checked = [name for name in names if fills or name in available]
+        types = path_types(urls)
+        self._added = [name for name in types if name not in available and name not in labels]
         self._types: dict[str, pa.DataType] = {}
+        self._defaults, self._missing = source.defaults, request.missing_integers(source.missing)
         if not self._added:
             return
         chosen = [name for name in (source.select_columns or (*available, *self._added)) if name not in labels]
@@ -48,13 +81,13 @@ class PathColumns:
         wanted = {**(request.columns or {}), **source.column_types}
         for name in chosen if read is None else read:
             if name in self._added:
-                self._types[name] = self._type(name, wanted.get(name))
-        self._defaults, self._missing = source.defaults, request.missing_integers(source.missing)
+                self._types[name] = as_column_type(wanted[name], name) if wanted.get(name) is not None else types[name]
         # Where nothing else is wanted, the columns of the files are read to count the rows.
         self._is_alone = self._types.keys() >= {*chosen}
 
     def rest(self, source: _Source, request: ReadRequest) -> tuple[_Source, ReadRequest]:
-        """Return the source and the request without the columns of paths."""
+        """Return the source and the request for the other columns."""
+        source = dataclasses.replace(source, unfilled=frozenset(self._checked))
         if not self._added:
             return source, request
         changed = {
@@ -72,32 +105,34 @@ class PathColumns:
     def complete(self, chunk: Chunk, url: str, request: ReadRequest) -> Chunk:
         """Return rows of a file with the columns of its path; raise a RowError if a column has another value."""
         features = {} if self._types and self._is_alone else dict(chunk.features)
+        path = self._partitions[url]
         for name in self._checked:
             if name in features:
                 array = features[name]
-                array = from_numpy(array) if isinstance(array, np.ndarray) else array
-                for row, problem in unequal_rows(array, name, self._partitions[url][name]).items():
-                    raise RowError(problem, row=row, column=name)
+                if name in path:
+                    array = self._agreeing(array, name, path[name])
+                features[name] = self._filled(array, name, request)
         for name, kind in self._types.items():
-            array = converted(repeated(self._partitions[url][name], chunk.rows), kind, name)
-            features[name] = from_arrow(
-                array,
-                name=name,
-                default=self._defaults.get(name),
-                missing=self._missing.get(name),
-                cure=cure_of_missing(request, name),
-            )
+            array = converted(repeated(path[name], chunk.rows), kind, name)
+            features[name] = self._filled(array, name, request)
         return dataclasses.replace(chunk, features=features)
+
+    def _agreeing(self, array: pa.Array, name: str, text: str | None) -> pa.Array:
+        """Return a column of a file with the value of its path; raise a RowError if a row has another value."""
+        for row, problem in unequal_rows(array, name, text, or_null=self._fills).items():
+            raise RowError(problem, row=row, column=name)
+        if not self._fills or not array.null_count:
+            return array
+        value = converted(repeated(text, 1), array.type, name)
+        return pc.coalesce(array, (value.dictionary_decode() if isinstance(value, pa.DictionaryArray) else value)[0])
+
+    def _filled(self, array: pa.Array, name: str, request: ReadRequest) -> Column:
+        default, missing = self._defaults.get(name), self._missing.get(name)
+        return from_arrow(array, name=name, default=default, missing=missing, cure=cure_of_missing(request, name))
 
     def identity(self) -> Signature:
         """Return what distinguishes these columns from others."""
         return {name: str(kind) for name, kind in self._types.items()}
-
-    def _type(self, name: str, wanted: Any) -> pa.DataType:
-        if wanted is not None:
-            return as_column_type(wanted, name)
-        texts = [partition[name] for partition in self._partitions.values()]
-        return pa.int64() if all(text is None or _INTEGER.fullmatch(text) for text in texts) else STRINGS
 
     def _without(self, given: Any) -> Any:
         if isinstance(given, Mapping):
