@@ -217,6 +217,10 @@ def test_text_that_is_not_utf_8_is_named(line: bytes, kind: dict[str, str] | Non
     [
         ('"a"', "int64", r"column 'x': \"a\" is not a whole number \(int64\)"),
         ("1.5", "int64", "column 'x': 1.5 is not a whole number"),
+        ("1e400", "float32", "column 'x': the number is too large for a double"),
+        ('1, "x": 5', "float32", "the key 'x' occurs twice"),
+        ("true", "string", "column 'x': true is not a string"),
+        ("NaN", "int64", "column 'x': the value is missing and has no default"),
         ("300", "int8", "column 'x': 300 is not a whole number"),
         ("1", "string", "column 'x': 1 is not a string"),
         ("1", "bool", "column 'x': 1 is not true or false"),
@@ -237,7 +241,7 @@ def test_a_value_of_another_type_is_named_far_into_a_file(value: str, kind: Any,
 
 
 def test_a_default_of_nan_allows_nan(tmp_path: Path) -> None:
-    file = written(tmp_path, ['{"x": 1}\n', '{"x": NaN}\n', "{}\n"])
+    file = written(tmp_path, ['{"x": 1}\n', '{"x": NaN}\n', '{"x": null}\n'])
     (batch,) = Dataset.from_json(file, defaults={"x": float("nan")}).batch(9)
     assert np.isnan(batch["x"]).tolist() == [False, True, True]
 
@@ -276,3 +280,22 @@ def test_columns_that_do_not_fit_are_named(arguments: dict[str, Any], message: s
 def test_invalid_arguments_are_refused(arguments: dict[str, Any], error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         Dataset.from_json("a.jsonl", **arguments)
+
+
+def test_true_is_a_number_and_nan_a_missing_string_or_id(tmp_path: Path) -> None:
+    columns = [
+        fc.numeric_column("x"),
+        fc.categorical_column_with_hash_bucket("word", 9),
+        fc.categorical_column_with_identity("id", 9),
+    ]
+    rows = ['{"x": true, "word": "a \\"id\\": NaN", "id": NaN}\n', '{"x": 0.5, "word": NaN, "id": true}\n']
+    (batch,) = Dataset.from_json(written(tmp_path, rows), schema=fc.schema(columns)).batch(9)
+    assert batch["x"].tolist() == [1.0, 0.5]
+    assert batch["word"].tolist() == ['a "id": NaN', ""]
+    assert batch["id"].tolist() == [-1, 1]
+
+
+def test_a_row_without_keys_is_named_although_all_columns_have_defaults(tmp_path: Path) -> None:
+    data = Dataset.from_json(written(tmp_path, ['{"x": 1}\n', '{"y": 1}\n', "{ }\n"]), defaults={"x": 0, "y": 0})
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3: the row \{\} has none of the columns x, y\.$"):
+        list(data.batch(9))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from torch_estimator.data import arrow
+from torch_estimator.data.arguments import duplicates
 from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import Array
 from torch_estimator.data.lists import is_list_type
@@ -25,12 +29,17 @@ _MAX_BLOCK_BYTES = 2**30
 _MAX_SHOWN = 40
 _MAX_DIGITS = 1000
 
+# A value that Arrow refuses in columns of other types, with the key before it.
+_WORD = re.compile(rb'("([^"\\]*)"\s*:\s*)(NaN|true|false)\b')
+
 BLANK = b" \t\r\n"
 
 
 # The first line opens an array of objects, other than bytes in base64, or one that goes on in the next line.
 _ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?:\{(?!\s*\"b64\")|\r?\n)|(?:\xef\xbb\xbf)?\s*\[[^\n]*,[ \t\r]*\n")
 _HEAD_BYTES = 4096
+
+_EMPTY = re.compile(rb"^\s*\{\s*\}\s*$", re.MULTILINE)
 
 
 def check_no_array(file: ByteFile) -> None:
@@ -66,6 +75,8 @@ class JsonParser:
         if not data.strip(BLANK):
             return {name: pa.array([], self.types[name]) for name in names}
         table = _read(data, pa.schema([self._schema.field(name) for name in names]), "ignore")
+        if columns is None and names and all(column.null_count for column in table.columns):
+            _check_filled(table, data)
         return {name: self._checked(arrow.one_array(table.column(name)), name) for name in names}
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
@@ -82,6 +93,14 @@ class JsonParser:
             return f"not JSON ({str(reason).splitlines()[0]}), or an object that does not end on its line"
         if not isinstance(found, dict):
             return f"a line must hold a JSON object, but this is {_shorten(found)}"
+        names = [name for name, _ in json.loads(text, object_pairs_hook=list, parse_int=str)]
+        if "twice" in str(error) and (twice := duplicates(names)):
+            return f"the key {twice[0]!r} occurs twice"
+        large = [name for name, value in found.items() if value in (math.inf, -math.inf)]
+        if "too big" in str(error) and large:
+            return f"column {large[0]!r}: the number is too large for a double"
+        if not found:
+            return f"the row {{}} has none of the columns {', '.join(self.types)}"
         for name, kind in self.types.items():
             try:
                 self.parse(line, [name])
@@ -155,10 +174,33 @@ def _read(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
         explicit_schema=schema, unexpected_field_behavior=unexpected, newlines_in_values=False
     )
     read = arrow_json.ReadOptions(use_threads=False, block_size=min(len(data) + 1, _MAX_BLOCK_BYTES))
-    table = arrow_json.read_json(pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=options)
+    try:
+        table = arrow_json.read_json(pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=options)
+    except pa.ArrowInvalid:
+        # NaN is a missing string or id, too, and true and false are numbers.
+        plain = _WORD.sub(lambda word: word[1] + _plain_word(word[3], word[2].decode(errors="replace"), schema), data)
+        if plain == data:
+            raise
+        return _read(plain, schema, unexpected)
     if table.num_rows != lines:
         raise pa.ArrowInvalid("A line must hold one JSON object")
     return table
+
+
+def _check_filled(table: pa.Table, data: bytes) -> None:
+    """Raise ArrowInvalid if a row is an object without keys."""
+    is_empty = functools.reduce(pc.and_, [pc.is_null(column) for column in table.columns])
+    if pc.any(is_empty).as_py() and _EMPTY.search(data):
+        raise pa.ArrowInvalid("A line has no keys")
+
+
+def _plain_word(word: bytes, name: str, schema: pa.Schema) -> bytes:
+    """Return what Arrow reads in place of NaN, true or false, or the same where a column of its type is read."""
+    kind = schema.field(name).type if name in schema.names else pa.null()
+    if word == b"NaN":
+        return word if pa.types.is_floating(kind) else b"null"
+    is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind)
+    return str(int(word == b"true")).encode() if is_number else word
 
 
 def _check_lines(data: bytes) -> int:
