@@ -68,7 +68,8 @@ TEXT_KINDS: list[Kind] = [
     (pa.float64(), {1.0: "1", 2.5: "2.5", NAN: None}),
     (pa.bool_(), {True: "true", False: "false"}),
     (pa.date32(), {DAY: "2026-01-31"}),
-    (pa.timestamp("ms"), {NOON: "2026-01-31 12:30:00.000"}),
+    (pa.timestamp("ms"), {NOON: "2026-01-31 12:30:00"}),
+    (pa.time64("ns"), {NOON.time(): "12:30:00", NOON.time().replace(microsecond=50): "12:30:00.00005"}),
     (pa.decimal128(8, 2), {Decimal("1.5"): "1.50"}),
     (pa.binary(), {b"a": "a", "é".encode(): "é"}),
 ]

@@ -418,7 +418,7 @@ class JsonReader(_TextReader):
             keys.append(key)
             numbers.append(number)
         if b"true" in data or b"false" in data:
-            instances = list(map(self._with_numbers, instances))
+            self._make_numbers(instances)
         forwarded = {name: [row[place] for row in keys] for place, name in enumerate(self.keys)}
         rows = Rows({"": instances}, forwarded, np.array(numbers, np.int64), len(lines), rejected)
         try:
@@ -459,12 +459,13 @@ class JsonReader(_TextReader):
         instance = {name: value[name] for name in self.signature.inputs if name in value}
         return instance, tuple(value[key] for key in self.keys)
 
-    def _with_numbers(self, value: Any) -> Any:
-        """Return a row with 1 and 0 for true and false where the model reads numbers, as in training."""
-        if not isinstance(value, dict):
-            return value
+    def _make_numbers(self, instances: Sequence[Any]) -> None:
+        """Replace true and false by 1 and 0 where the model reads numbers, as training does."""
         numbers = [name for name, info in self.signature.inputs.items() if isinstance(info.type, Floats | Integers)]
-        return {name: int(one) if isinstance(one, bool) and name in numbers else one for name, one in value.items()}
+        for instance in instances:
+            for name in numbers if isinstance(instance, dict) else ():
+                if isinstance(instance.get(name), bool):
+                    instance[name] = int(instance[name])
 
     def _problems(self, instances: Sequence[Any]) -> dict[int, str]:
         problems: dict[int, str] = {}
