@@ -157,7 +157,7 @@ def _byte_order(url: str, head: bytes, encoding: str) -> str:
     first, second = head[::2].count(0), head[1::2].count(0)
     if not first and not second:
         raise DataError(
-            f"{url}, line 1: the file is not in {encoding}, which encoding says: no line end or delimiter is; leave "
-            "encoding out, or name that of the file."
+            f"{url}, line 1: the file is not in {encoding}, which encoding says: no line end or delimiter "
+            "is written in it; leave encoding out, or name that of the file."
         )
     return encoding if encoding != "utf-16" else "utf-16-be" if first > second else "utf-16-le"
