@@ -6,11 +6,11 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.jobs.conftest import Jobs, wait_until
+from scripts.storms.submitting import is_running, wait_until
+from tests.jobs.conftest import Jobs
 
 TABLE = """
 secret_arguments = ["--token"]
@@ -19,13 +19,6 @@ worker_count = 2
 parameter_server_count = 1
 evaluator = true
 """
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_the_command_of_googles_article_runs_as_it_is(jobs: Jobs) -> None:

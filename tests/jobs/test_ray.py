@@ -5,17 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import secrets
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_jobs import ROOT
+from scripts.storms.places import actors, ray_cluster
 from tests.jobs.conftest import WORKER_HANGS
 from tests.launch.launched import processes_whose_environ_has, wait_until
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths
@@ -27,13 +23,6 @@ from torch_estimator.launch.layout import Program
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is an extra: pip install -c constraints.txt -e '.[ray]'"
 )
-
-# Ends with its stdin, and so with the tests.
-RAY = """
-import sys, ray
-print(ray.init(num_cpus=2, object_store_memory=80 * 2**20).address_info["address"], flush=True)
-sys.stdin.read()
-"""
 
 TABLE = """
 [machines.small]
@@ -72,27 +61,8 @@ def wait_for(name):
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[dict[str, str]]:
     """The environment of those who use a Ray cluster of this machine."""
-    # Paths of sockets must be short.
-    with tempfile.TemporaryDirectory(prefix="ray") as folder:
-        environ = {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-            "RAY_TMPDIR": folder,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
-        with subprocess.Popen(
-            [sys.executable, "-c", RAY],
-            env={**os.environ, **environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            assert address
-            yield {**environ, "RAY_ADDRESS": address}
+    with ray_cluster(cpus=2) as environ:
+        yield environ
 
 
 class Jobs:
@@ -270,18 +240,6 @@ def test_a_training_whose_worker_loses_its_actor_ends_with_its_export(jobs: Jobs
     )
     assert checkpoint_paths("out")[-1].endswith("-60")
     assert list(Path("out/export/line").iterdir())
-
-
-def actors() -> list[Path]:
-    """The processes in which Ray runs an actor of a role."""
-    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if read(path).startswith(b"ray::Role")]
-
-
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 @needs_ray

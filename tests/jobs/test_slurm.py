@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts.slurm_cluster import main as slurm_cluster
-from tests.jobs.conftest import WORKER_HANGS, Jobs, wait_until
+from scripts.slurm_cluster import main as slurm_command
+from scripts.storms.common import ROOT, StormError
+from scripts.storms.places import slurm_cluster
+from scripts.storms.submitting import pythons, wait_until
+from tests.jobs.conftest import WORKER_HANGS, Jobs
 from torch_estimator.jobs.directory import FINAL, JobSpec, Machine, names
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.slurm import Slurm, _counts
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "slurm-cluster"
 FOUR_ROLES = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--parameter-server-count", "1", "--on", "cluster")
 ROLES = ("chief-0", "worker-0", "ps-0", "evaluator-0")
@@ -52,15 +55,12 @@ sys.exit(143 if is_asked else 0)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A Slurm of four nodes; the folder with its commands."""
-    folder = tmp_path_factory.mktemp("slurm") / "cluster"
-    command = [str(SCRIPT), "--folder", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        assert started.stdout is not None and started.stderr is not None
-        if "4 nodes are idle" not in started.stdout.readline():
-            pytest.skip(started.stderr.read().strip())
-        yield folder
-        started.terminate()
-    assert not folder.exists()
+    with contextlib.ExitStack() as stack:
+        try:
+            started = stack.enter_context(slurm_cluster(tmp_path_factory.mktemp("slurm") / "cluster"))
+        except StormError as error:
+            pytest.skip(str(error))
+        yield started
 
 
 @pytest.fixture
@@ -82,9 +82,7 @@ def slurm(*command: str) -> str:
 
 
 def number(jobs: Jobs, name: str) -> str:
-    launched = jobs.directory(name).launched()
-    assert launched is not None and launched.place is not None
-    return launched.place.removeprefix("Slurm job ")
+    return str(jobs.launched(name).place).removeprefix("Slurm job ")
 
 
 def processes() -> dict[str, int]:
@@ -92,18 +90,14 @@ def processes() -> dict[str, int]:
 
     Tests beside this one may have a cluster of their own.
     """
-    found, conf = {}, str(Path(os.environ["PATH"].partition(os.pathsep)[0]).parent / "slurm.conf")
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().split(b"\0")
-            lines = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        environ = dict(line.decode(errors="replace").partition("=")[::2] for line in lines)
-        is_role = not command[0].endswith(b"sh") and {b"trainer.task", b"torch_estimator.parameter_server"} & {*command}
-        if is_role and "SLURM_STEP_ID" in environ and environ.get("SLURM_CONF") == conf:
-            found[f"{environ['SLURM_JOB_NAME']} of {environ['SLURM_JOB_ID']}"] = int(folder.name)
-    return found
+    conf = str(Path(os.environ["PATH"].partition(os.pathsep)[0]).parent / "slurm.conf")
+    return {
+        f"{environ['SLURM_JOB_NAME']} of {environ['SLURM_JOB_ID']}": pid
+        for pid, command, environ in pythons()
+        if {"trainer.task", "torch_estimator.parameter_server"} & {*command}
+        and "SLURM_STEP_ID" in environ
+        and environ.get("SLURM_CONF") == conf
+    }
 
 
 def wait_for_roles(jobs: Jobs, name: str) -> None:
@@ -380,7 +374,7 @@ def test_a_killed_cluster_leaves_no_process(cluster: Path, tmp_path: Path, capfd
     started = subprocess.Popen([SCRIPT, "--nodes", "1", "--folder", folder], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     assert started.stdout.readline().startswith("1 nodes are idle")
-    assert slurm_cluster(["--folder", str(folder)]) == 1
+    assert slurm_command(["--folder", str(folder)]) == 1
     assert "there is a cluster in" in capfd.readouterr().err
     started.kill()
     started.wait()
