@@ -56,8 +56,9 @@ def slurm() -> Iterator[Place]:
 @contextlib.contextmanager
 def ray() -> Iterator[Place]:
     """Jobs on a Ray cluster of one node."""
-    with ray_cluster(cpus=8) as environ:
-        yield Place('[targets.storm]\nkind = "ray"\ncpus = 0.5\n', environ, lambda: [str(path) for path in actors()])
+    # For its first driver Ray starts a process for each CPU beforehand, and for eight roles eight would be too many.
+    with ray_cluster(cpus=2) as environ:
+        yield Place('[targets.storm]\nkind = "ray"\ncpus = 0.2\n', environ, lambda: [str(path) for path in actors()])
 
 
 PLACES = {"local": local, "slurm": slurm, "ray": ray}

@@ -40,6 +40,7 @@ def _line(number: int) -> str:
 def test_lines_of_a_killed_process_may_be_one_more_than_it_has_noted() -> None:
     log = "\n".join(["INFO: starts", _line(0), _line(1), "line 9 0 xxxx end"])
     assert lines_of(log, {"7": 2, "9": 0}) == 3
+    assert lines_of(log, {"7": 5, "9": 0}, may_lack_last=True) == 3
 
 
 @pytest.mark.parametrize(
