@@ -104,9 +104,9 @@ class Trial:
     def addresses(self) -> list[tuple[str, int]]:
         """Return the addresses of the roles, as those that run were told them; only jobs see the names of nodes."""
         configs = [config for _, config in role_processes(self.job, self.module).values()]
-        return [
-            int(one.rpartition(":")[2]) for each in configs[:1] for type in each["cluster"].values() for one in type
-        ]
+        addresses = [one for config in configs[:1] for each in config["cluster"].values() for one in each]
+        split = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in addresses)]
+        return [(host if host[0].isdigit() else "localhost", port) for host, port in split]
 
     def steps(self, role: str = "chief-0") -> list[list[tuple[int, float]]]:
         """Return the steps and their times of each process of a role, the oldest first."""
