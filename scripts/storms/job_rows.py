@@ -326,11 +326,15 @@ def limit(storm: Storm) -> tuple[str, bool]:
 @row("cancel at random moments", f"the last step's checkpoint; nothing left after {_LEFT_SECS:g} s")
 def cancel(storm: Storm) -> tuple[str, bool]:
     saved, worst = 0, 0.0
-    for _ in range(storm.rounds):
+    for number in range(storm.rounds):
         trial = storm.trial("steps", IN_STEP, "--every", 1000)
-        moment = time.monotonic() + storm.rng.uniform(0.0, 12.0)
+        # Half of them while the job starts, and half while it trains.
+        is_early, secs = number % 2 == 1, storm.rng.uniform(0.0, 4.0)
         addresses = list[tuple[str, int]]()
-        while time.monotonic() < moment:
+        moment: float | None = None
+        while moment is None or time.monotonic() < moment:
+            if moment is None and (is_early or trial.last_step() or status_of(trial.job).state in FINAL):
+                moment = time.monotonic() + secs
             addresses = addresses or trial.addresses()
             time.sleep(0.05)
         pids = list(trial.processes().values())
