@@ -58,7 +58,7 @@ def ray() -> Iterator[Place]:
     """Jobs on a Ray cluster of one node."""
     # For its first driver Ray starts a process for each CPU beforehand, and for eight roles eight would be too many.
     with ray_cluster(cpus=2) as environ:
-        yield Place('[targets.storm]\nkind = "ray"\ncpus = 0.2\n', environ, lambda: [str(path) for path in actors()])
+        yield Place('[targets.storm]\nkind = "ray"\ncpus = 0.2\n', environ, actors)
 
 
 PLACES = {"local": local, "slurm": slurm, "ray": ray}
@@ -106,12 +106,14 @@ def ray_cluster(*, cpus: int) -> Iterator[dict[str, str]]:
             yield {**environ, "RAY_ADDRESS": address}
 
 
-def actors() -> list[Path]:
-    """Return the processes in which Ray runs an actor of a role."""
+def actors() -> list[str]:
+    """Return the processes in which the Ray cluster of this environment runs an actor of a role."""
+    mine = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for folder in Path("/proc").glob("[0-9]*"):
         # Processes come and go.
         with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(b"ray::Role"):
-                found.append(path)
+            is_actor = (folder / "cmdline").read_bytes().startswith(b"ray::Role")
+            if is_actor and mine in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(f"actor {folder.name}")
     return found
