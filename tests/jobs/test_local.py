@@ -11,6 +11,8 @@ import pytest
 
 from scripts.storms.submitting import is_running, wait_until
 from tests.jobs.conftest import Jobs
+from torch_estimator.errors import RESTART_ME
+from torch_estimator.jobs import launcher
 
 TABLE = """
 secret_arguments = ["--token"]
@@ -133,6 +135,17 @@ def test_a_cancelled_job_lets_its_roles_save(jobs: Jobs) -> None:
     wait_until(lambda: not is_running(jobs.launcher("ended")))
     status, _, err = jobs.run("cancel", "ended")
     assert (status, err) == (2, "estimator: error: job ended has ended already: it is CANCELLED.\n")
+
+
+def test_a_job_that_was_cancelled_before_its_launcher_ran_starts_no_role(jobs: Jobs) -> None:
+    jobs.program("print('ran')")
+    jobs.submit("early")
+    assert jobs.wait("early") == "SUCCEEDED"
+    jobs.directory("early").add("launched", "QUEUED", place="Slurm job 1")
+    jobs.directory("early").add("cancelling", "CANCELLING")
+    assert launcher.run(jobs.directory("early")) == RESTART_ME
+    assert jobs.wait("early") == "CANCELLED"
+    assert jobs.log("early", "chief-0") == "ran"
 
 
 def test_a_killed_launcher_leaves_no_role_and_the_job_goes_on_with_its_own_package(jobs: Jobs) -> None:

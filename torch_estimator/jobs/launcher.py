@@ -33,7 +33,7 @@ SECRETS = "TORCH_ESTIMATOR_SECRET_ARGUMENTS"
 
 
 class _Ended(BaseException):
-    """The launcher got SIGTERM before it started a role."""
+    """The job was cancelled, or its launcher got SIGTERM, before a role was started."""
 
 
 def run(job: JobDirectory) -> int:
@@ -44,6 +44,9 @@ def run(job: JobDirectory) -> int:
     status, reason, was_requeued = 1, "", False
     try:
         with _ended_by_sigterm():
+            # Slurm passes no signal on to a batch script that it is about to start.
+            if _final_state(job, status) == "CANCELLED":
+                raise _Ended
             status, reason, was_interrupted = _run(job, spec, secrets)
         if was_interrupted and _final_state(job, status) != "CANCELLED":
             was_requeued = KINDS[spec.settings["kind"]].requeue(job, spec, environ)
