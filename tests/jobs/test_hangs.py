@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from tests.jobs.conftest import WORKER_HANGS, Jobs, wait_until
+from scripts.storms.submitting import wait_until
+from tests.jobs.conftest import WORKER_HANGS, Jobs
 
 CLUSTER = ("--scale-tier", "CUSTOM", "--worker-count", "1")
 
