@@ -25,9 +25,9 @@ import torch_estimator as te
 from benchmarks.peers import environment
 from benchmarks.peers.census_split import People, Score, folds
 from benchmarks.protocol import keep, show_machine, table
-from examples.census import columns, recipe
+from examples.census import recipe
 from examples.census.recipe import Settings
-from examples.census.trainer import featurizer
+from examples.census.trainer import columns, featurizer
 from torch_estimator import feature_column as fc
 
 Columns = tuple[list[Any], list[Any]]

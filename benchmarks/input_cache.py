@@ -15,8 +15,7 @@ from pathlib import Path
 
 from benchmarks.input_pipeline import DATA
 from benchmarks.protocol import show, show_machine, table
-from examples.census import columns
-from examples.census.trainer import featurizer
+from examples.census.trainer import columns, featurizer
 from torch_estimator.data import Dataset
 from torch_estimator.feature_column import FeatureTransform
 from torch_estimator.heads import BinaryClassHead

@@ -37,7 +37,7 @@ from benchmarks.protocol import (
     show_machine,
     table,
 )
-from examples.census import columns
+from examples.census.trainer import columns
 
 DATA = ROOT.parent / "shared" / "data" / "census" / "adult.data.csv"
 BATCHES = (40, 512)

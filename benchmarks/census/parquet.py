@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from examples.census import columns
+from examples.census.trainer import columns
 
 _ROWS_OF_A_GROUP = 100_000
 

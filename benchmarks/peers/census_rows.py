@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from examples.census import columns
+from examples.census.trainer import columns
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ import numpy as np
 
 import torch_estimator as te
 from benchmarks.peers import scores
-from examples.census import columns
+from examples.census.trainer import columns
 from examples.census.trainer.input import read_csv
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import torch_estimator as te
 from benchmarks.peers.pace_hooks import COMPILE, FirstStepHook, PaceHook
 from benchmarks.peers.report import Pace, Report, parser
-from examples.census import columns
-from examples.census.trainer import featurizer, input, model
+from examples.census.trainer import columns, featurizer, input, model
 from torch_estimator.feature_column import NumericColumn
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch_estimator as te
 from benchmarks.peers.report import Report, parser
-from examples.census import columns
-from examples.census.trainer import input, model
+from examples.census.trainer import columns, input, model
 
 TRAIN_BATCH = 512
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch_estimator as te
 from benchmarks.peers import input_report
-from examples.census import columns
-from examples.census.trainer import featurizer
+from examples.census.trainer import columns, featurizer
 from examples.census.trainer.input import SHUFFLE_BATCHES
 from torch_estimator.train.model import Model
 

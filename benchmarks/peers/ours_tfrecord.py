@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch_estimator as te
 from benchmarks.peers import input_report
-from examples.census import columns
+from examples.census.trainer import columns
 from examples.census.trainer.input import SHUFFLE_BATCHES
 
 _NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.peers.report import Pace, Report, parser
-from examples.census import columns
+from examples.census.trainer import columns
 
 fc = tf.feature_column
 TRAIN, TEST = "adult.data.csv", "adult.test.csv"

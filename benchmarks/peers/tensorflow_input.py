@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from benchmarks.peers import input_report
-from examples.census import columns
+from examples.census.trainer import columns
 
 SHUFFLE_BATCHES = 10
 _NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week", *columns.UNUSED)

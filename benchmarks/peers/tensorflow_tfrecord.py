@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks.peers import input_report
 from benchmarks.peers.tensorflow_input import SHUFFLE_BATCHES, sizes
-from examples.census import columns
+from examples.census.trainer import columns
 
 _NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 SPEC = {

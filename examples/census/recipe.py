@@ -23,7 +23,7 @@ from torch_estimator import errors, files
 from torch_estimator import feature_column as fc
 
 from ..options import at_least
-from . import columns, sample
+from .trainer import columns, sample
 from .trainer.input import read_csv
 
 ADULT = Path(__file__).resolve().parents[3] / "shared" / "data" / "census"

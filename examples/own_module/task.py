@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 import torch_estimator as te
 from torch_estimator import errors, files
 
-from ..census import columns, recipe, sample
+from ..census import recipe
+from ..census.trainer import columns, sample
 from ..options import at_least, leaves_evaluating, positive
 from . import tabm
 

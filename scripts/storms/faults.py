@@ -184,7 +184,7 @@ def set_pace(file: Path, secs: float) -> None:
 
 def number_rows(source: Path, target: Path, most: int) -> int:
     """Copies at most so many census rows, with their numbers in the unused column; returns how many."""
-    from examples.census import columns
+    from examples.census.trainer import columns
 
     place = columns.CSV_COLUMNS.index(columns.UNUSED[0])
     with source.open(newline="") as rows, target.open("w", newline="") as numbered:

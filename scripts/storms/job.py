@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 import torch_estimator as te
-from examples.census import columns
-from examples.census.trainer import featurizer
+from examples.census.trainer import columns, featurizer
 from torch_estimator import errors
 from torch_estimator import feature_column as fc
 from torch_estimator.feature_column.numeric import NumericColumn

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.census import sample
+from examples.census.trainer import sample
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import census_eval
 from benchmarks.census.parquet import write_parquet
-from examples.census import columns
+from examples.census.trainer import columns
 
 
 @pytest.mark.slow

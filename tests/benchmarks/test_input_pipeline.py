@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import input_pipeline
 from benchmarks.protocol import Measured
-from examples.census import sample
+from examples.census.trainer import sample
 
 
 @pytest.mark.slow

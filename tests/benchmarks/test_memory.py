@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import memory
 from benchmarks.protocol import Measured
-from examples.census import sample
+from examples.census.trainer import sample
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tfrecord
-from examples.census import sample
+from examples.census.trainer import sample
 
 
 @pytest.mark.slow

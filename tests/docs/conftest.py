@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from examples.census import sample
+from examples.census.trainer import sample
 from tests.checkpoint.tensorflow_checkpoints import FOLDER
 from tests.docs.pages import ROOT
 
 
 @pytest.fixture(scope="session")
 def census_sample(tmp_path_factory: pytest.TempPathFactory) -> sample.Sample:
-    """The census data that `python -m examples.census.sample` writes, made once for all pages."""
+    """The census data that `python -m examples.census.trainer.sample` writes, made once for all pages."""
     return sample.write(str(tmp_path_factory.mktemp("census-sample")))
 
 

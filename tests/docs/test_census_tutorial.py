@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import torch_estimator as te
-from examples.census import sample
+from examples.census.trainer import sample
 from tests.docs.pages import ROOT, blocks, run_page
 from torch_estimator import cli
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import torch_estimator as te
-from examples.census import sample
-from examples.census.trainer import model, task
+from examples.census.trainer import model, sample, task
 from torch_estimator import cli, files
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
@@ -259,3 +258,18 @@ def _assert_one_sentence(printed: str, words: list[str]) -> None:
     assert "Traceback" not in printed
     for word in words:
         assert word in line
+
+
+def test_the_trainer_is_submitted_without_what_is_around_it(
+    data: sample.Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CENSUS)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TORCH_ESTIMATOR_JOBS", str(tmp_path / "jobs"))
+    line = (
+        f"jobs submit training census_1 --scale-tier BASIC --runtime-version 1.4 --job-dir {tmp_path}/out "
+        "--module-name trainer.task --package-path trainer/ --region us-central1 --stream-logs --polling-interval 0.1 "
+        f"-- --train-files {data.train_file} --eval-files {data.eval_file} --train-steps 20 --compile never"
+    )
+    assert cli.main(line.split()) == 0
+    assert len(_exports(str(tmp_path / "out"))) == 1

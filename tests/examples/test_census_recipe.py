@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import torch_estimator as te
-from examples.census import recipe, sample
+from examples.census import recipe
 from examples.census.recipe import Settings
+from examples.census.trainer import sample
 from examples.census.trainer.input import read_csv
 from torch_estimator import feature_column as fc
 from torch_estimator import files

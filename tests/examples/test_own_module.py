@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from examples.census import sample
+from examples.census.trainer import sample
 from examples.own_module import tabm, task
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples.census import columns, people, sample
+from examples.census.trainer import columns, people, sample
 from torch_estimator import files
 
 

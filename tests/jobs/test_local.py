@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
+import resource
+import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +19,10 @@ from scripts.storms.submitting import is_running, wait_until
 from tests.jobs.conftest import Jobs
 from torch_estimator.errors import RESTART_ME
 from torch_estimator.jobs import launcher
+from torch_estimator.jobs.kinds import KINDS
+from torch_estimator.jobs.request import Request, spec_of
+from torch_estimator.jobs.submission import submit
+from torch_estimator.jobs.table import Table
 
 TABLE = """
 secret_arguments = ["--token"]
@@ -58,6 +68,9 @@ def test_the_log_is_followed_to_the_end(jobs: Jobs) -> None:
     jobs.program("print('first', flush=True); wait_for('go'); print('last')")
     jobs.submit("followed")
     jobs.wait_for_line("followed", "chief-0", "first")
+    # It does not wait for a role that will never be there.
+    status, _, err = jobs.run("stream-logs", "followed", "--task-name", "worker-7")
+    assert (status, err) == (2, "estimator: error: job followed has no role worker-7; it has chief-0, launcher.\n")
     (jobs.folder / "go").touch()
     status, out, err = jobs.run("stream-logs", "followed", "--polling-interval", "0.05")
     assert status == 0
@@ -160,6 +173,7 @@ def test_a_killed_launcher_leaves_no_role_and_the_job_goes_on_with_its_own_packa
     status, out, _ = jobs.run("list")
     assert re.search(r"\nresumed  FAILED ", out)
     assert "was killed; jobs resume resumed goes on." in jobs.describe("resumed")["reason"]
+    assert jobs.describe("resumed")["roles"]["chief-0"]["state"] == "ended"
     # What is submitted is what runs, whatever happens to the user's folder later.
     jobs.program("print('new')")
     (jobs.folder / "go").touch()
@@ -175,6 +189,7 @@ def test_secret_arguments_are_written_nowhere(jobs: Jobs) -> None:
     jobs.program("""
     (here / me).write_text(json.dumps(sys.argv[1:]))
     assert "TORCH_ESTIMATOR_SECRET_ARGUMENTS" not in os.environ
+    print(sys.argv, file=sys.stderr)
     sys.exit(0 if (here / "go").exists() else 2)
     """)
     jobs.submit("secret", "--", "--token", "hunter2", "--steps", "5")
@@ -254,3 +269,143 @@ def test_a_launcher_that_cannot_start_is_a_failed_job(jobs: Jobs, monkeypatch: p
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     jobs.submit("lost")
     assert jobs.wait("lost") == "FAILED"
+    said = (
+        r"its launcher \(process \d+ on .*\) was killed, after .* in logs/launcher.stderr; jobs resume lost goes on\."
+    )
+    assert re.fullmatch(said, jobs.describe("lost")["reason"])
+
+
+def started_elsewhere(jobs: Jobs, name: str, **launched: object) -> Path:
+    """Say in the events of a job that its launcher was started elsewhere; return the file."""
+    path = max((jobs.folder / "jobs" / name / "events").iterdir())
+    number = int(path.stem) + 1
+    event = {
+        "kind": "launched",
+        "time": 1.0,
+        "state": "RUNNING",
+        "pid": 1,
+        "host": "elsewhere",
+        "place": "other pid:[1]",
+    }
+    path = path.with_stem(f"{number:08}")
+    path.write_text(json.dumps({**event, **launched}))
+    return path
+
+
+def test_a_cancel_that_is_refused_changes_nothing(jobs: Jobs) -> None:
+    jobs.program("wait_for('go')")
+    jobs.submit("far")
+    wait_until(lambda: jobs.describe("far")["state"] == "RUNNING")
+    event = started_elsewhere(jobs, "far")
+    status, _, err = jobs.run("cancel", "far")
+    assert (status, err) == (2, "estimator: error: job far runs on elsewhere; cancel it there.\n")
+    # Nobody here sees whether it runs, or can start it again.
+    assert "\nfar     RUNNING on elsewhere  " in jobs.run("list")[1]
+    described = jobs.describe("far")
+    assert described["state"] == "RUNNING"
+    assert described["reason"].endswith(" says so; whether it still runs cannot be seen from here.")
+    status, _, err = jobs.run("resume", "far")
+    assert status == 2
+    assert err.startswith("estimator: error: job far is RUNNING on elsewhere: its event of ")
+    subprocess.run(err.partition("say so: ")[2], shell=True, check=True)
+    assert jobs.describe("far")["state"] == "FAILED"
+    Path(err.rpartition(">")[2].strip()).unlink()
+    event.unlink()
+    assert jobs.describe("far")["state"] == "RUNNING"
+    (jobs.folder / "go").touch()
+    assert jobs.wait("far") == "SUCCEEDED"
+
+
+def test_to_cancel_a_copy_of_a_job_does_not_end_the_job(jobs: Jobs) -> None:
+    jobs.program("wait_for('go')")
+    jobs.submit("job")
+    wait_until(lambda: jobs.describe("job")["state"] == "RUNNING")
+    shutil.copytree("jobs", "backup")
+    status, _, err = jobs.run("cancel", "job", "--jobs", "backup")
+    here = jobs.folder
+    said = f"the launcher of {here}/backup/job runs {here}/jobs/job; cancel that job.\n"
+    assert (status, err) == (2, f"estimator: error: {said}")
+    (here / "link").symlink_to("jobs")
+    assert jobs.run("cancel", "job", "--jobs", "link")[0] == 0
+    assert jobs.wait("job") == "CANCELLED"
+
+
+def test_a_job_goes_on_only_with_the_package_that_was_submitted(jobs: Jobs) -> None:
+    jobs.program("from trainer import other; sys.exit(0 if (here / 'go').exists() else 2)")
+    (jobs.folder / "trainer" / "other.py").touch()
+    jobs.submit("edited")
+    assert jobs.wait("edited") == "FAILED"
+    (jobs.folder / "go").touch()
+    copy = jobs.folder / "jobs" / "edited" / "package"
+    (copy / "trainer" / "__pycache__").mkdir(exist_ok=True)
+    (copy / "trainer" / "__pycache__" / "other.pyc").touch()
+    before = (copy / "trainer" / "other.py").read_bytes()
+    (copy / "trainer" / "other.py").write_text("0")
+    status, _, err = jobs.run("resume", "edited")
+    assert (status, err) == (
+        2,
+        f"estimator: error: {copy} has changed since job edited was submitted; restore it, or submit a new job.\n",
+    )
+    (copy / "trainer" / "other.py").write_bytes(before)
+    assert jobs.run("resume", "edited")[0] == 0
+    assert jobs.wait("edited") == "SUCCEEDED"
+
+
+def test_a_full_disk_ends_a_job_and_its_roles(jobs: Jobs) -> None:
+    jobs.program("""
+    print("ready", flush=True)
+    wait_for("go")
+    print("more", flush=True)
+    wait_for("never")
+    """)
+    jobs.submit("full")
+    jobs.wait_for_line("full", "chief-0", "ready")
+    role, launcher = jobs.pid("full", "chief-0"), jobs.launcher("full")
+    # As on a full disk, each write of the launcher fails.
+    resource.prlimit(launcher, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    (jobs.folder / "go").touch()
+    assert jobs.wait("full") == "FAILED"
+    wait_until(lambda: not is_running(role) and not is_running(launcher))
+    assert jobs.describe("full")["reason"].endswith(") was killed; jobs resume full goes on.")
+
+
+def test_a_full_log_is_the_reason_of_a_failed_job(jobs: Jobs) -> None:
+    jobs.program("""
+    print("ready", flush=True)
+    wait_for("go")
+    print("x" * 20_000, flush=True)
+    wait_for("never")
+    """)
+    jobs.submit("full")
+    jobs.wait_for_line("full", "chief-0", "ready")
+    resource.prlimit(jobs.launcher("full"), resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    (jobs.folder / "go").touch()
+    assert jobs.wait("full") == "FAILED"
+    said = "the job was ended because its output cannot be written: File too large."
+    assert jobs.describe("full")["reason"] == said
+
+
+def test_the_reason_of_a_job_with_a_late_evaluator_is_the_limit(jobs: Jobs) -> None:
+    jobs.program("if me == 'evaluator-0': wait_for('never')")
+    spec = spec_of(Request(module_name="trainer.task", evaluator_count=1), Table.read(KINDS), "late", "local")
+    submit(jobs.directory("late"), dataclasses.replace(spec, finish_secs=0.1), None, [])
+    assert jobs.wait("late") == "FAILED"
+    assert jobs.describe("late")["reason"] == "Evaluator 0 did not finish within 0.1 s of the chief; sent SIGTERM."
+
+
+def test_who_follows_a_job_that_cannot_be_seen_is_told(jobs: Jobs) -> None:
+    jobs.program("wait_for('go')")
+    jobs.submit("far")
+    wait_until(lambda: jobs.describe("far")["state"] == "RUNNING")
+    event = started_elsewhere(jobs, "far")
+    command = [sys.executable, "-m", "torch_estimator.cli", "jobs", "stream-logs", "far", "--polling-interval", "0.05"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    assert said.startswith("Job far is RUNNING on elsewhere: its event of ")
+    assert said.endswith(" whether it still runs cannot be seen from here. Ctrl-C ends this command.\n")
+    event.unlink()
+    (jobs.folder / "go").touch()
+    assert jobs.wait("far") == "SUCCEEDED"

@@ -17,7 +17,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, is_gone
 from torch_estimator.jobs.gpus import Gpus, gpus_here
 from torch_estimator.jobs.logs import LogReader, RoleLogs
-from torch_estimator.jobs.package import copy_package, package_files
+from torch_estimator.jobs.package import copy_package, package_digest, package_files
 from torch_estimator.runs.locks import Holder
 
 WORKER = Task(type="worker", id=0, cluster={"chief": ("a:1",), "worker": ("b:1",)})
@@ -203,3 +203,83 @@ def test_a_thousand_jobs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixtur
         (folder / "events" / "00000001.json").write_text(json.dumps(event))
     assert main(["jobs", "list", "--jobs", str(tmp_path)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1001
+
+
+def test_a_job_that_ended_before_it_could_be_cancelled_has_ended_so(place: str) -> None:
+    job = make(place)
+    job.add("launched", "PREPARING", pid=1)
+    job.add("ended", "SUCCEEDED")
+    job.add("cancelling", "CANCELLING", reason="it was cancelled.")
+    assert job.status().state == "SUCCEEDED"
+
+
+def test_links_in_a_package_are_followed(tmp_path: Path) -> None:
+    write(tmp_path / "shared" / "deep" / "common.py", "shared")
+    write(tmp_path / "trainer" / "task.py")
+    (tmp_path / "trainer" / "shared").symlink_to("../shared")
+    (tmp_path / "trainer" / "alias.py").symlink_to("task.py")
+    job = make(str(tmp_path / "jobs"))
+    digest = copy_package(tmp_path / "trainer", job)
+    copied = ["trainer/alias.py", "trainer/shared/deep/common.py", "trainer/task.py"]
+    assert list(files.all_files(job.package)) == copied
+    assert not any(path.is_symlink() for path in Path(job.package).rglob("*"))
+    assert package_digest(job) == digest
+    (tmp_path / "shared" / "deep" / "back").symlink_to(tmp_path)
+    with pytest.raises(InvalidValueError, match=r"trainer/shared/deep/back is a link to a folder that it is in; "):
+        package_files(tmp_path / "trainer")
+
+
+def test_a_large_package_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "trainer" / "task.py")
+    write(tmp_path / "trainer" / "data.csv", "x" * 3_000_000)
+    copy_package(tmp_path / "trainer", make(str(tmp_path / "jobs")))
+    assert not caplog.messages
+    monkeypatch.setattr("torch_estimator.jobs.package._LARGE_BYTES", 2_000_000)
+    copy_package(tmp_path / "trainer", make(str(tmp_path / "jobs"), "again"))
+    assert caplog.messages == [
+        f"package {tmp_path}/trainer has 3 MB, 3 of them in {tmp_path}/trainer/data.csv; name what the program does "
+        "not need in .gitignore."
+    ]
+
+
+def test_secrets_are_not_logged(place: str) -> None:
+    job = make(place)
+    logs = RoleLogs(job.logs, [CHIEF], ["hunter2", "", "two\nlines", "hunter2-long"])
+    for line in (b"token=hunter2-long, hunter2", b"two", b"and lines"):
+        logs.write(CHIEF, line, True)
+    assert logs.last_error == {"chief-0": "and ***"}
+    logs.close()
+    assert [line.text for line in LogReader(job.logs).read()] == ["token=***, ***", "***", "and ***"]
+
+
+def test_a_job_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from torch_estimator.cli.main import main
+
+    make(str(tmp_path), "good")
+    (tmp_path / "bad" / "job.json").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    assert main(["jobs", "list", "--jobs", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "\ngood " in out
+    assert f"estimator: {tmp_path}/bad: Is a directory.\n" in err
+    assert main(["jobs", "describe", "bad", "--jobs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"estimator: error: {tmp_path}/bad/job.json cannot be used: Is a directory.\n"
+    assert main(["jobs", "list", "--jobs", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == f"estimator: error: {tmp_path}/file cannot be used: Not a directory.\n"
+    assert main(["jobs", "list", "--jobs", "http://127.0.0.1:9/x"]) == 2
+    assert capsys.readouterr().err.startswith("estimator: error: ")
+
+
+def test_the_last_words_of_a_role_are_no_information(tmp_path: Path) -> None:
+    logs = RoleLogs(str(tmp_path), [CHIEF, WORKER])
+    logs.write(CHIEF, b"ValueError: no such column", True)
+    logs.write(CHIEF, b"INFO:torch_estimator:Saved a checkpoint.", True)
+    logs.write(CHIEF, b'{"time": "now", "level": "INFO", "process": "chief", "message": "Saved."}', True)
+    logs.write(WORKER, b"WARNING:torch_estimator:The server is gone.", True)
+    logs.close()
+    assert logs.last_error == {
+        "chief-0": "ValueError: no such column",
+        "worker-0": "WARNING:torch_estimator:The server is gone.",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -311,3 +312,19 @@ def test_a_role_that_ray_has_placed_where_it_cannot_run_says_why(tmp_path: Path)
     (tmp_path / "job" / "package").mkdir(parents=True)
     said = run(tmp_path, Task(type="chief", cluster=cluster))
     assert ", which has no Python /no/python; name one that all nodes have as interpreter of the target" in said
+
+
+@needs_ray
+def test_without_a_cluster_a_job_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Other clusters of this machine are none of this test.
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", functools.cache(set))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "none"))
+    Jobs(tmp_path).submit("lost", "", status=2)
+    assert capsys.readouterr().err.startswith(
+        "estimator: error: no Ray cluster can be used at auto: Could not find any"
+    )
+    assert not Path("jobs").exists()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+from pathlib import Path
+
 import pytest
 
 from tests.jobs.conftest import Jobs
+from torch_estimator.jobs.directory import JobDirectory
+from torch_estimator.jobs.package import copy_package
 
 SUBMIT = ("submit", "training", "job", "--module-name", "trainer.task")
 
@@ -54,7 +61,7 @@ memory = "30Gi"
 cpus = 2
 [targets.cluster]
 kind = "local"
-interpreter = "/opt/python"
+interpreter = "/bin/sh"
 """
 
 
@@ -87,7 +94,7 @@ def test_gclouds_configuration_is_read_as_it_is(jobs: Jobs, monkeypatch: pytest.
         "worker": {"cpus": 2, "memory": "", "gpus": 1},
     }
     assert (spec["job_dir"], spec["labels"]) == ("gs://bucket/out", {"team": "ads"})
-    assert (spec["interpreter"], spec["settings"]) == ("/opt/python", {"kind": "local"})
+    assert (spec["interpreter"], spec["settings"]) == ("/bin/sh", {"kind": "local"})
 
 
 def test_vertex_ais_pools_become_the_roles_of_a_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +117,24 @@ def test_options_win_over_the_configuration(jobs: Jobs) -> None:
     assert (spec["worker_count"], spec["parameter_server_count"]) == (1, 2)
     assert spec["arguments"] == ["--steps", "7"]
     assert spec["labels"] == {"team": "search", "run": "2"}
+
+
+def test_options_of_gcloud_that_mean_nothing_here_are_named(jobs: Jobs) -> None:
+    jobs.program("")
+    given = ("--use-chief-in-tf-config", "true", "--no-enable-web-access", "-q", "--no-user-output-enabled")
+    more = ("--log-http", "--configuration=x", "--flatten", "y", "--billing-project", "z", "--format", "yaml")
+    status, out, err = jobs.run(*SUBMIT, "--dry-run", *given, *more, "--scale-tier", "SCALE_TIER_UNSPECIFIED")
+    assert status == 0
+    assert "tier: BASIC\n" in out
+    assert set(err.removesuffix(" do nothing here.\n").split(", ")) == {
+        *("--use-chief-in-tf-config", "--enable-web-access", "--quiet", "--user-output-enabled", "--log-http"),
+        *("--configuration", "--flatten", "--billing-project"),
+    }
+    assert jobs.run(*SUBMIT, "--use-chief-in-tf-config=true", "--dry-run")[0] == 0
+    assert "x.yaml is not read here; give its options" in jobs.run(*SUBMIT, "--flags-file", "x.yaml")[2]
+    status, _, err = jobs.run(*SUBMIT, "--format", "value(state)")
+    assert status == 2
+    assert "must be text, yaml or json, but got 'value(state)'; take what you need from json" in err
 
 
 @pytest.mark.parametrize("name", ["STANDARD_1", "standard-1", "SCALE_TIER_STANDARD_1", "standard_1"])
@@ -139,7 +164,11 @@ def test_numbers_of_roles_ask_for_a_custom_tier(jobs: Jobs) -> None:
         (["--labels", "team"], "--labels must be KEY=VALUE,…, but got 'team'."),
         (["--package-path", "nowhere"], "--package-path nowhere does not exist; name the folder that trainer.task "
          "is in."),
+        (["--scale-tier", "BASIC_TPU"], "scale tier BASIC_TPU asks for TPUs, which no target has; choose BASIC_GPU, "
+         "say."),
         (["--config", "none.yaml"], "none.yaml cannot be read: No such file or directory."),
+        (["--jobs", "memory://x"], "--jobs memory://x is in the memory of this process; name a folder or a "
+         "store's URL."),
         (["--scale-tier", "basic-gpu"], "the job asks for 1 GPUs, and this machine has 0; choose other machine "
          "types, or another tier."),
     ],
@@ -203,6 +232,16 @@ def test_a_name_is_taken_once(jobs: Jobs) -> None:
         ("trainingInput:\n  scheduling: {maxRunningTime: 2h}\n", "line 2: maxRunningTime must be a number of seconds"),
         ("trainingInput:\n  masterConfig: {acceleratorConfig: {size: 1}}\n", "line 2: unknown key 'size'"),
         ("trainingInput:\n  - x\n - y\n", "line 3 is not YAML: "),
+        (
+            "trainingInput:\n  scaleTier: BASIC\n  workerCount: 3\n",
+            "line 3: workerCount: numbers of workers, parameter servers and evaluators go with --scale-tier CUSTOM",
+        ),
+        ("trainingInput:\n  scaleTier: HUGE\n", "line 2: scaleTier: there is no scale tier 'HUGE'; "),
+        (
+            "trainingInput:\n  evaluatorCount: 2\n",
+            "line 2: evaluatorCount: the number of evaluators must be 0 or 1, but got 2.",
+        ),
+        ("trainingInput:\n  masterType: n9\n", "line 2: masterType: there is no machine type 'n9'; "),
         ("labels: !!timestamp 2001-13-01\n", "line 1: labels cannot be read: "),
         ("trialJobSpec: {workerPoolSpecs: [{replicaCount: 2}]}", "line 1: replicaCount of the first pool, which has "),
         ("trialJobSpec:\n  workerPoolSpecs:\n  - {module: a}\n", "line 3: unknown key 'module' in workerPoolSpecs; "),
@@ -217,6 +256,18 @@ def test_a_mistake_in_the_configuration_is_named_with_its_line(jobs: Jobs, text:
     assert refused(jobs, "--config", "job.yaml").startswith(f"job.yaml, {message}")
 
 
+def test_the_place_in_the_configuration_is_not_that_of_an_option(jobs: Jobs) -> None:
+    (jobs.folder / "job.yaml").write_text("trainingInput:\n  scaleTier: BASIC\n  workerCount: 3\n")
+    said = refused(jobs, "--config", "job.yaml", "--worker-count", "2")
+    assert said.startswith("job.yaml, line 2: scaleTier: numbers of workers")
+    assert refused(jobs, "--config", "job.yaml", "--worker-count", "2", "--scale-tier", "BASIC").startswith(
+        "numbers of"
+    )
+    (jobs.folder / "job.yaml").write_text("trainingInput:\n  masterType: n1\n")
+    said = refused(jobs, "--config", "job.yaml", "--master-machine-type", "n2")
+    assert said.startswith("there is no machine type 'n2'; ")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -228,7 +279,12 @@ def test_a_mistake_in_the_configuration_is_named_with_its_line(jobs: Jobs, text:
             "[targets.x]\nkind = 'local'\npartition = 'p'",
             "targets.x has an unknown key 'partition'; a target of kind local ",
         ),
-        ("[targets.x]\n", "targets.x: "),
+        ("[targets.x]\n", "targets.x: it has no 'kind'."),
+        ("[machines.m]\ncpus = -2", "machines.m: 'cpus' must be 0 or more, but got -2."),
+        (
+            "[machines.m]\nmemory = 'lots'",
+            "machines.m: the memory of a machine type must be such as 14Gi, but got 'lots'.",
+        ),
         ("[jobs]\n", "has an unknown section 'jobs'; "),
         ("secret_arguments = 'x'", "secret_arguments must be a list of names such as --token, but got 'x'."),
         ("[tiers", "is not TOML: "),
@@ -238,3 +294,55 @@ def test_a_mistake_in_the_table_is_one_sentence(jobs: Jobs, text: str, message: 
     (jobs.folder / "estimator.toml").write_text(text)
     said = refused(jobs)
     assert said.removeprefix("estimator.toml").lstrip(": ").startswith(message)
+
+
+def test_a_target_without_an_interpreter_is_refused(jobs: Jobs) -> None:
+    (jobs.folder / "estimator.toml").write_text("[targets.x]\nkind = 'local'\ninterpreter = '/opt/none/python'")
+    said = refused(jobs, "--on", "x")
+    assert said == "the interpreter of target x, /opt/none/python, cannot be run; mend estimator.toml."
+
+
+def test_what_cannot_be_copied_is_named_and_nothing_is_left(jobs: Jobs) -> None:
+    jobs.program("")
+    odd = jobs.folder / "trainer" / "odd"
+    os.mkfifo(odd)
+    said = f"{odd} of the package is no file, but a pipe, a socket or a device; remove it."
+    assert jobs.run(*SUBMIT) == (2, "", f"estimator: error: {said}\n")
+    odd.unlink()
+    odd.symlink_to("nowhere")
+    said = f"{odd} of the package cannot be read: No such file or directory; mend it, or name it in .gitignore."
+    assert jobs.run(*SUBMIT) == (2, "", f"estimator: error: {said}\n")
+    odd.unlink()
+    odd.write_bytes(bytes(20_000))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        # As on a full disk, a write fails.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+        status, _, err = jobs.run(*SUBMIT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (status, err) == (
+        2, f"estimator: error: {jobs.folder}/jobs/job cannot be made: File too large; give another --jobs.\n"
+    )  # fmt: skip
+    assert not os.listdir(jobs.folder / "jobs")
+
+
+def test_a_command_that_is_ended_leaves_no_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.program("")
+
+    def copy(package: Path, job: JobDirectory) -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return copy_package(package, job)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torch_estimator.jobs.submission.copy_package", copy)
+        assert jobs.run(*SUBMIT)[0] == 143
+    assert not os.listdir(jobs.folder / "jobs")
+    # A directory without job.json is no job.
+    (jobs.folder / "jobs" / "odd").mkdir()
+    assert "there is no job odd in " in jobs.run("describe", "odd")[2]
+    assert "but none at all; " in jobs.run("describe", "odd")[2]
+    jobs.submit("job")
+    assert jobs.wait("job") == "SUCCEEDED"
+    (jobs.folder / "jobs" / "odd").rmdir()
+    assert os.listdir(jobs.folder / "jobs") == ["job"]

@@ -19,7 +19,8 @@ from scripts.storms.common import ROOT, StormError
 from scripts.storms.places import slurm_cluster
 from scripts.storms.submitting import pythons, wait_until
 from tests.jobs.conftest import WORKER_HANGS, Jobs
-from torch_estimator.jobs.directory import FINAL, JobSpec, Machine, names
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, JobSpec, Machine, names
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.slurm import Slurm, _counts
 
@@ -395,3 +396,18 @@ def commands() -> list[bytes]:
         except OSError:
             continue
     return found
+
+
+def test_only_the_job_that_slurm_runs_is_cancelled_and_no_copy_of_it(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What Slurm 22.05 prints, shortened.
+    said = "JobId=7 JobName=job\n   JobState=RUNNING Reason=None\n   StdIn=/dev/null\n   StdOut={}\n   Power=\n"
+    job = jobs.directory("job")
+    (jobs.folder / "scontrol").write_text(f"#!/bin/sh\necho '{said.format(f'{job.logs}/launcher.stderr')}'\n")
+    (jobs.folder / "scontrol").chmod(0o700)
+    monkeypatch.setenv("PATH", str(jobs.folder), prepend=os.pathsep)
+    launched = JobEvent(kind="launched", time=1.0, place="Slurm job 7")
+    Slurm().check_cancel(job, launched)
+    with pytest.raises(InvalidValueError, match=r"the launcher of /copies/job runs .*/jobs/job; cancel that job"):
+        Slurm().check_cancel(JobDirectory("/copies", "job"), launched)

@@ -16,7 +16,7 @@ import pytest
 
 import torch_estimator as te
 from examples.babyweight import sample as births
-from examples.census import sample as people
+from examples.census.trainer import sample as people
 from tests.cluster_jobs import ROOT, Cluster, ended
 from tests.line_jobs import checkpoint_steps
 

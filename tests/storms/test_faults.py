@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples.census import sample
+from examples.census.trainer import sample
 from scripts.storms import faults
 from scripts.storms.checks import Rows, Told, problems, seen
 from scripts.storms.cluster import LAUNCHER, Line

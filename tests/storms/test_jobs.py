@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.census import sample
+from examples.census.trainer import sample
 from scripts.storms import jobs
 from scripts.storms.common import StormError
 from scripts.storms.job_rows import ONLY_ON, ROWS, Storm, lines_of, row

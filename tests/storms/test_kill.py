@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.census import sample
+from examples.census.trainer import sample
 from scripts.storms import kill
 from torch_estimator.checkpoint.checkpoint import Checkpoint
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator.cli.tables import aligned
@@ -23,10 +25,12 @@ _TYPES = {"master": "chief", "worker": "worker", "parameter-server": "ps", "eval
 # Options of gcloud that have no meaning outside of Google's cloud. Those of the second list take no value.
 _USELESS = (
     *("account", "project", "verbosity", "region", "runtime-version", "python-version", "staging-bucket", "packages"),
+    *("configuration", "flatten", "access-token-file", "impersonate-service-account", "billing-project", "trace-token"),
     *("service-account", "kms-key", "kms-keyring", "kms-location", "kms-project"),
     *("master-image-uri", "worker-image-uri", "parameter-server-image-uri", "evaluator-image-uri"),
 )
-_USELESS_FLAGS = ("async", "quiet", "use-chief-in-tf-config", "enable-web-access")
+_USELESS_FLAGS = ("async", "enable-web-access", "user-output-enabled", "log-http")
+_USELESS_OTHERS = ("quiet", "use-chief-in-tf-config")
 
 _SUBMIT = """\
 Copies the package into the job's directory, starts the job and returns; --stream-logs follows it instead, until Ctrl-C,
@@ -43,13 +47,13 @@ def add_to(commands: Commands) -> None:
     listing = actions.add_parser("list", help="list the jobs, the newest first")
     _add_jobs(listing)
     _add_format(listing)
-    listing.set_defaults(run=run_list)
+    listing.set_defaults(run=_run(run_list))
 
     def add(name: str, text: str, run: Any) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text)
         action.add_argument("job", metavar="NAME", help="name of the job")
         _add_jobs(action)
-        action.set_defaults(run=run)
+        action.set_defaults(run=_run(run))
         return action
 
     _add_format(add("describe", "print what a job was asked for and what became of it", run_describe))
@@ -119,7 +123,10 @@ def _add_submit(actions: Any) -> None:
     for name in _USELESS:
         add(f"--{name}", help=argparse.SUPPRESS)
     for name in _USELESS_FLAGS:
-        add(f"--{name}", action="store_true", help=argparse.SUPPRESS)
+        add(f"--{name}", f"--no-{name}", action="store_true", help=argparse.SUPPRESS)
+    add("--quiet", "-q", action="store_true", help=argparse.SUPPRESS)
+    add("--use-chief-in-tf-config", nargs="?", const="true", help=argparse.SUPPRESS)
+    add("--flags-file", type=_refused_file, help=argparse.SUPPRESS)
     parser.usage = "estimator jobs submit training NAME --module-name NAME [options] [-- ARGS]"
     parser.set_defaults(run=run_submit, error=parser.error, arguments=[])
 
@@ -130,14 +137,48 @@ def _add_jobs(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _refused_file(path: str) -> str:
+    raise argparse.ArgumentTypeError(f"{path} is not read here; give its options on the command line")
+
+
 def _add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="text for people, json for programs")
+    parser.add_argument(
+        "--format", type=_format, metavar="{text,json}", default="text", help="text for people, json for programs"
+    )
+
+
+def _format(name: str) -> str:
+    # The text is YAML, gcloud's default.
+    if name in ("yaml", "default"):
+        return "text"
+    if name not in ("text", "json"):
+        raise argparse.ArgumentTypeError(f"must be text, yaml or json, but got {name!r}; take what you need from json")
+    return name
 
 
 def _add_streaming(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--polling-interval", type=float, default=1.0, metavar="SECS", help="seconds between two looks (default: 1)")
     add("--allow-multiline-logs", action="store_true", help="print the role once for lines that follow each other")
+
+
+def _run(run: Callable[[argparse.Namespace], int | None]) -> Callable[[argparse.Namespace], int | None]:
+    """Have a command name what it cannot read or write of the jobs."""
+
+    @functools.wraps(run)
+    def wrapped(options: argparse.Namespace) -> int | None:
+        try:
+            return run(options)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            from torch_estimator import files
+            from torch_estimator.jobs.directory import jobs_directory
+
+            place = error.filename or jobs_directory(options.jobs)
+            raise InvalidValueError(f"{place} cannot be used: {files.reason(error)}.") from error
+
+    return wrapped
 
 
 def _job(options: argparse.Namespace) -> JobDirectory:
@@ -221,7 +262,11 @@ def _request(options: argparse.Namespace) -> Any:
         parameter_server_count=options.parameter_server_count,
         evaluator_count=options.evaluator_count,
         labels=_pairs(options.labels, "--labels") if options.labels else {},
-        useless=[f"--{name}" for name in (*_USELESS, *_USELESS_FLAGS) if given[name.replace("-", "_")]],
+        useless=[
+            f"--{name}"
+            for name in (*_USELESS, *_USELESS_FLAGS, "quiet", "use-chief-in-tf-config")
+            if given[name.replace("-", "_")]
+        ],
     )
     for role, type in _TYPES.items():
         name = role.replace("-", "_")
@@ -244,6 +289,7 @@ def _pairs(text: str, option: str) -> dict[str, str]:
 
 def run_list(options: argparse.Namespace) -> None:
     """List the jobs."""
+    from torch_estimator import files
     from torch_estimator.jobs.directory import JobDirectory, jobs_directory, names
     from torch_estimator.jobs.kinds import status_of
 
@@ -253,8 +299,9 @@ def run_list(options: argparse.Namespace) -> None:
         job = JobDirectory(where, name)
         try:
             found.append((job.spec(), status_of(job)))
-        except InvalidValueError as error:
-            print(f"estimator: {printable(str(error))}", file=sys.stderr)
+        except (InvalidValueError, OSError) as error:
+            why = f"{job.url}: {files.reason(error)}." if isinstance(error, OSError) else str(error)
+            print(f"estimator: {printable(why)}", file=sys.stderr)
     found.sort(key=lambda one: -one[0].created)
     if options.format == "json":
         print(
@@ -266,12 +313,13 @@ def run_list(options: argparse.Namespace) -> None:
     if not found:
         print(f"There are no jobs in {where}.", file=sys.stderr)
         return
-    rows = [[spec.name, status.state, time_text(spec.created), spec.target, spec.tier] for spec, status in found]
+    rows = [[spec.name, status.shown, time_text(spec.created), spec.target, spec.tier] for spec, status in found]
     print(printable(aligned([["JOB_ID", "STATUS", "CREATED", "TARGET", "TIER"], *rows])))
 
 
 def run_describe(options: argparse.Namespace) -> None:
     """Print a job."""
+    from torch_estimator.jobs.directory import FINAL
     from torch_estimator.jobs.kinds import status_of
 
     job = _job(options)
@@ -286,6 +334,10 @@ def run_describe(options: argparse.Namespace) -> None:
             else:
                 # The reason why it was restarted stays.
                 role.update(state="running", pid=event.pid, status=None, reason=role.get("reason", ""))
+    for role in roles.values():
+        if status.state in FINAL and role["state"] == "running":
+            # Its launcher did not live to see its end.
+            role["state"] = "ended"
     extra = {
         "state": status.state,
         "reason": status.reason,
@@ -333,9 +385,18 @@ def run_resume(options: argparse.Namespace) -> None:
 
 def run_stream(options: argparse.Namespace) -> int:
     """Print the lines of a job until it ends."""
+    from torch_estimator.jobs.targets import machines_of
+    from torch_estimator.launch.lines import LAUNCHER
+
     job = _job(options)
-    job.spec()
-    return _follow(job, options, options.task_name)
+    roles = [*machines_of(job.spec()), LAUNCHER]
+    name = options.task_name
+    if name is not None:
+        # gcloud calls them worker-replica-0 and master-replica-0.
+        name = name.replace("-replica", "").replace("master-", "chief-")
+        if name not in roles:
+            raise InvalidValueError(f"job {job.name} has no role {options.task_name}; it has {', '.join(roles)}.")
+    return _follow(job, options, name)
 
 
 def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) -> int:
@@ -346,10 +407,7 @@ def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) ->
     if not options.polling_interval > 0:
         raise InvalidValueError(f"--polling-interval must be more than 0, but got {options.polling_interval}.")
     reader = LogReader(job.logs, role)
-    if role is not None:
-        # gcloud calls them worker-replica-0 and master-replica-0.
-        reader.role = role.replace("-replica", "").replace("master-", "chief-")
-    before = ""
+    before, is_warned = "", False
     while True:
         status = status_of(job)
         for line in reader.read():
@@ -360,8 +418,9 @@ def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) ->
         sys.stdout.flush()
         if status.state in FINAL:
             break
+        if status.host and not is_warned:
+            print(f"Job {job.name} is {status.shown}: {status.reason} Ctrl-C ends this command.", file=sys.stderr)
+            is_warned = True
         time.sleep(options.polling_interval)
-    if role is not None and reader.role not in reader.roles():
-        raise InvalidValueError(f"job {job.name} has no role {role}; it has {', '.join(reader.roles())}.")
     print(f"Job {job.name} {status.state}{f': {status.reason}' if status.reason else '.'}", file=sys.stderr)
     return status.state != "SUCCEEDED"

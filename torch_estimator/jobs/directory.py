@@ -23,6 +23,7 @@ from typing import Any, Literal
 from torch_estimator import files
 from torch_estimator.cluster.task import role_of as role_of
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.log import time_text
 from torch_estimator.runs.locks import Holder, kernel
 from torch_estimator.runs.state_file import StateFile, encoded
 
@@ -123,11 +124,20 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """State of a job, the reason for it in a sentence, and the time since when it has had it."""
+    """State of a job, the reason for it in a sentence, and the time since when it has had it.
+
+    `host` is that of a launcher that cannot be seen from this machine; the state is then that of the last event.
+    """
 
     state: State
     reason: str
     since: float
+    host: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The state, for people."""
+        return f"{self.state} on {self.host}" if self.host else self.state
 
 
 class JobDirectory:
@@ -174,15 +184,15 @@ class JobDirectory:
         """Return what was asked for, or raise an InvalidValueError if there is no such job."""
         spec = self._spec_file.read()
         if spec is None:
-            there = ", ".join(names(self.jobs)[:10])
+            there = ", ".join([name for name in names(self.jobs) if name != self.name][:10])
             raise InvalidValueError(
                 f"there is no job {self.name} in {self.jobs}, but {there or 'none at all'}; --jobs or {ENVIRONMENT} "
                 "names another directory."
             )
         return spec
 
-    def create(self) -> None:
-        """Make the directory of a new job, or refuse a name that is taken or not allowed."""
+    def check_new(self) -> None:
+        """Raise an InvalidValueError for a name that is taken or not allowed."""
         if not _NAME.fullmatch(self.name):
             raise InvalidValueError(
                 "the name of a job must be a letter and then letters, digits, _ or -, at most 128 in all, but got "
@@ -190,6 +200,14 @@ class JobDirectory:
             )
         if files.exists(self.url):
             raise InvalidValueError(f"there is a job {self.name} in {self.jobs} already; choose another name.")
+
+    def create(self) -> None:
+        """Make the directory of a new job, or refuse a name that is taken or not allowed."""
+        self.check_new()
+        self.make()
+
+    def make(self) -> None:
+        """Make the directory."""
         files.makedirs(self.logs)
         files.makedirs(self._events)
         if self.is_local:
@@ -203,15 +221,17 @@ class JobDirectory:
     def add(self, kind: Any, state: State | None = None, **details: Any) -> None:
         """Add an event. Launcher and commands may do so at the same time."""
         event = JobEvent(kind=kind, time=time.time(), state=state, **details)
-        number = max(self._numbers(), default=0) + 1
-        path = files.join(self._events, f"{number:0{_DIGITS}}.json")
+        path = self.next_event()
         if not files.can_create(path):
             # Two writers at the same moment would go unnoticed, as in a registry on such a store.
             files.write_atomic(path, encoded(event))
             return
         while not files.create(path, encoded(event)):
-            number += 1
-            path = files.join(self._events, f"{number:0{_DIGITS}}.json")
+            path = self.next_event()
+
+    def next_event(self) -> str:
+        """Return the path of the file that the next event would have."""
+        return files.join(self._events, f"{max(self._numbers(), default=0) + 1:0{_DIGITS}}.json")
 
     def events(self) -> list[JobEvent]:
         """Return all events, the oldest first."""
@@ -231,18 +251,32 @@ class JobDirectory:
                 found, launched = self._last_state()
         if found is None or found.state is None:
             return Status("QUEUED", "it is being submitted.", 0.0)
+        if found.state not in FINAL and why is None and launched is not None and _is_elsewhere(launched):
+            said = f"its event of {time_text(found.time)} says so; whether it still runs cannot be seen from here."
+            return Status(found.state, said, found.time, str(launched.host))
         if found.state in FINAL or why is None:
             return Status(found.state, found.reason, found.time)
         if found.state == "CANCELLING":
             return Status("CANCELLED", found.reason, found.time)
-        return Status("FAILED", f"{why}; jobs resume {self.name} goes on.", found.time)
+        return Status("FAILED", f"{why}{self._last_words()}; jobs resume {self.name} goes on.", found.time)
+
+    def _last_words(self) -> str:
+        """Return what a launcher on this machine that left no event said at last, if anything."""
+        try:
+            said = files.read_text(files.join(self.logs, "launcher.stderr")).split("\n")
+        except (OSError, UnicodeDecodeError):
+            return ""
+        last = next((line for line in reversed(said) if line.strip()), "")
+        return f", after {last.rstrip('.')!r} in logs/launcher.stderr" if last else ""
 
     def _last_state(self) -> tuple[JobEvent | None, JobEvent | None]:
         """Return the last event with a state and, unless that ended the job, the last start of the launcher."""
         launched: JobEvent | None = None
         found: JobEvent | None = None
         for event in self._events_backwards():
-            if found is None and event.state is not None:
+            # A job may end while it is being cancelled.
+            was_late = found is not None and found.kind == "cancelling" and launched is None and event.state in FINAL
+            if (found is None and event.state is not None) or was_late:
                 found = event
             if event.kind == "launched":
                 launched = event
@@ -284,6 +318,11 @@ def is_gone(launched: JobEvent) -> bool:
     # name.
     was_restarted = not launched.place.startswith(kernel())
     return was_restarted or Holder(pid=launched.pid, place=launched.place).has_ended()
+
+
+def _is_elsewhere(launched: JobEvent) -> bool:
+    """Return whether the launcher is a process of another machine or container."""
+    return launched.pid is not None and launched.place != Holder.this_process().place
 
 
 @contextlib.contextmanager

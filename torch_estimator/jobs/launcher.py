@@ -43,7 +43,7 @@ def run(job: JobDirectory) -> int:
     secrets = json.loads(os.environ.pop(SECRETS, "[]"))
     status, reason, was_requeued = 1, "", False
     try:
-        with _ended_by_sigterm():
+        with ended_by_sigterm(_Ended()):
             # Slurm passes no signal on to a batch script that it is about to start.
             if _final_state(job, status) == "CANCELLED":
                 raise _Ended
@@ -59,7 +59,13 @@ def run(job: JobDirectory) -> int:
         raise
     finally:
         if not was_requeued:
-            job.add("ended", _final_state(job, status), status=status, reason=reason)
+            try:
+                job.add("ended", _final_state(job, status), status=status, reason=reason)
+            except OSError as error:
+                # Not even the end can be written, so say it where the command that looks for it looks.
+                why = f"the end of the job could not be written: {files.reason(error)}"
+                print(f"{why}; the job ended with status {status}. {reason}".rstrip(), file=sys.stderr)
+                status = status or 1
     return status
 
 
@@ -79,7 +85,7 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
         stack.enter_context(_key(job, spec))
         addresses, start = stack.enter_context(KINDS[spec.settings["kind"]].start(job, spec, program))
         tasks = tasks_of(spec, addresses)
-        logs = RoleLogs(job.logs, tasks)
+        logs = RoleLogs(job.logs, tasks, secrets)
         stack.callback(logs.close)
         observer = _Observer(job, spec, logs)
         limits = Limits(
@@ -130,7 +136,8 @@ class _Observer:
         except OSError as error:
             # A store that does not answer is no reason to end a training.
             problem = f"an event of the job could not be written: {files.reason(error)}."
-            self._logs.write(None, problem.encode(), True)
+            with contextlib.suppress(OSError):
+                self._logs.write(None, problem.encode(), True)
 
     def time_is_over(self) -> None:
         """Say why the job ends."""
@@ -148,12 +155,15 @@ def _final_state(job: JobDirectory, status: int) -> State:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Raise `_Ended` for a SIGTERM during the body. While roles run, the job handles the signal."""
+def ended_by_sigterm(error: BaseException) -> Iterator[None]:
+    """Raise an error for a SIGTERM during the body, in the main thread. While roles run, the job handles the signal."""
 
     def end(number: int, frame: object) -> None:
-        raise _Ended
+        raise error
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield

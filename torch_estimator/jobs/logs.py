@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from torch_estimator.launch.lines import LAUNCHER
 from torch_estimator.log import time_text
 
 _SUFFIX = ".log"
+_INFO = re.compile(rb"""(INFO|DEBUG)\b|\{.*"level": "(INFO|DEBUG)\"""")
 _SEGMENT_SECS = 3.0
 _DIGITS = 8
 # A reader takes at most this much of a log at once.
@@ -27,10 +29,15 @@ _BLOCK_BYTES = 2**22
 
 
 class RoleLogs:
-    """Writes the lines of a job into a directory or URL. It implements `Lines`; close it at the end."""
+    """Writes the lines of a job into a directory or URL. It implements `Lines`; close it at the end.
 
-    def __init__(self, directory: str, tasks: Sequence[Task]) -> None:
-        # The last line that each role printed on stderr, which is the reason if it then fails.
+    The values of secret arguments, where a role prints them, are replaced by ``***``.
+    """
+
+    def __init__(self, directory: str, tasks: Sequence[Task], secrets: Sequence[str] = ()) -> None:
+        lines = (line for secret in secrets for line in os.fsencode(secret).splitlines())
+        self._secrets = sorted(filter(None, lines), key=len, reverse=True)
+        # The last line that each role printed on stderr, but for the log's, which is the reason if it then fails.
         self.last_error: dict[str, str] = {}
         roles = [*(role_of(task) for task in tasks), LAUNCHER]
         self._logs: dict[str, _File | _Segments] = {
@@ -39,8 +46,10 @@ class RoleLogs:
 
     def write(self, task: Task | None, line: bytes, is_stderr: bool) -> None:
         """Write one line."""
+        for secret in self._secrets:
+            line = line.replace(secret, b"***")
         role = LAUNCHER if task is None else role_of(task)
-        if is_stderr and line.strip():
+        if is_stderr and line.strip() and not _INFO.match(line):
             self.last_error[role] = line.decode(errors="replace").strip()
         self._logs[role].write(f"{time_text()} ".encode() + line + b"\n")
 
@@ -130,10 +139,6 @@ class LogReader:
                 lines.setdefault(role, []).extend(_parsed(role, line) for line in self._new_lines(name))
         # Unlike a sort, a merge leaves the lines of each role in their order, also if the clock was set back.
         return list(heapq.merge(*lines.values(), key=lambda line: line.time))
-
-    def roles(self) -> list[str]:
-        """Return the roles that have a log."""
-        return sorted({role for name in files.listdir(self.directory) if (role := _role_of(name))})
 
     def _new_lines(self, name: str) -> Iterator[bytes]:
         path, start = files.join(self.directory, name), self._positions.get(name, 0)

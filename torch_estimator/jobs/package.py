@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
+import stat
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory
 
+logger = logging.getLogger("torch_estimator")
+
+# A package of this size is a mistake, most times: it has data in it, or an environment.
+_LARGE_BYTES = 10**8
 _NEVER = {".git", "__pycache__"}
 
 
@@ -34,15 +41,21 @@ def find_package(module_name: str, package_path: str | None) -> Path:
 
 
 def package_files(package: Path) -> list[Path]:
-    """Return the files of a package, sorted, without ``.git`` and what the ``.gitignore`` files around it name."""
+    """Return the files of a package, sorted, without ``.git`` and what the ``.gitignore`` files around it name.
+
+    Links are followed. Raise an InvalidValueError for a link to a folder that it is in.
+    """
     if package.is_file():
         return [package]
     ignored = _Ignored(package)
     found: list[Path] = []
-    for folder, names, own in os.walk(package):
+    for folder, names, own in os.walk(package, onerror=_refuse, followlinks=True):
         where = Path(folder)
         ignored.enter(where)
         names[:] = [one for one in names if one not in _NEVER and not ignored.has(where / one, is_folder=True)]
+        for link in (where / one for one in names if (where / one).is_symlink()):
+            if link.resolve() in (where.resolve(), *where.resolve().parents):
+                raise InvalidValueError(f"{link} is a link to a folder that it is in; remove it, or ignore it in git.")
         found += (where / one for one in own if not ignored.has(where / one))
     return sorted(found)
 
@@ -79,16 +92,62 @@ class _Ignored:
 def copy_package(package: Path, job: JobDirectory) -> str:
     """Copy a package into the directory of a job; return the SHA-256 of its files' names and contents, in hex."""
     digest = hashlib.sha256()
-    for path in package_files(package):
-        name, content = path.relative_to(package.parent).as_posix(), path.read_bytes()
-        for part in (name.encode(errors="surrogateescape"), content):
-            digest.update(len(part).to_bytes(8, "little") + part)
+    found = {path: _status(path) for path in package_files(package)}
+    total = sum(status.st_size for status in found.values())
+    if total > _LARGE_BYTES:
+        largest = max(found, key=lambda path: found[path].st_size)
+        logger.warning(
+            "package %s has %d MB, %d of them in %s; name what the program does not need in .gitignore.",
+            *(package, total // 10**6, found[largest].st_size // 10**6, largest),
+        )
+    for path, status in found.items():
+        name = path.relative_to(package.parent).as_posix()
         target = files.join(job.package, name)
         files.makedirs(files.parent(target))
-        files.write_file(target, [content])
+        files.write_file(target, _hashed(digest, name, status.st_size, files.read_chunks(path)))
         if job.is_local:
-            os.chmod(target, path.stat().st_mode & 0o700)
+            os.chmod(target, status.st_mode & 0o700)
     return digest.hexdigest()
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of a file that can be copied, or raise an InvalidValueError."""
+    try:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            # Opening a pipe would wait for its writer.
+            path.open("rb").close()
+            return status
+    except OSError as error:
+        _refuse(error)
+    raise InvalidValueError(f"{path} of the package is no file, but a pipe, a socket or a device; remove it.")
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise InvalidValueError(
+        f"{error.filename} of the package cannot be read: {files.reason(error)}; mend it, or name it in .gitignore."
+    ) from error
+
+
+def package_digest(job: JobDirectory) -> str:
+    """Return what `copy_package` has returned, if nobody has changed the copy since then."""
+    digest = hashlib.sha256()
+    sizes = files.all_files(job.package)
+    for name in sorted(sizes, key=PurePosixPath):
+        # Python adds its compiled modules.
+        if _NEVER.isdisjoint(name.split("/")):
+            for _ in _hashed(digest, name, sizes[name], files.read_chunks(files.join(job.package, name))):
+                pass
+    return digest.hexdigest()
+
+
+def _hashed(digest: Any, name: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Pass on the content of a file, and add its name and its content to a digest."""
+    own = name.encode(errors="surrogateescape")
+    digest.update(len(own).to_bytes(8, "little") + own + size.to_bytes(8, "little"))
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
 
 
 @contextlib.contextmanager

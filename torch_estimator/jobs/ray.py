@@ -91,7 +91,11 @@ class Ray(Local):
                 f"target {spec.target} needs Ray, which is not installed; pip install 'torch-estimator[ray]'."
             )
         _bundles(spec)
-        settings_of(Settings, spec).head()
+        address = settings_of(Settings, spec).head()
+        if address == _AUTO:
+            # Only Ray can say whether this machine is a node of a cluster.
+            with _connected(address):
+                pass
 
     @contextlib.contextmanager
     def start(self, job: JobDirectory, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ class Request:
 
     `types` has the machine type of a type of task, `gpus` its number of GPUs, and `useless` the names of what has no
     meaning here. `study` has what asks for a study of several trainings, which the room `tuning` reads.
+    `refusals` has, for what is of a file, a function that raises an error with the place in the file.
     """
 
     module_name: str | None = None
@@ -41,6 +43,7 @@ class Request:
     evaluator_count: int | None = None
     types: dict[str, str] = field(default_factory=dict)
     gpus: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, Callable[[str], object]] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     max_running_secs: float | None = None
     useless: list[str] = field(default_factory=list)
@@ -53,10 +56,15 @@ class Request:
             mine, others = getattr(self, one.name), getattr(other, one.name)
             if isinstance(mine, dict):
                 merged[one.name] = {**others, **mine}
+                for role in mine if one.name == "types" else ():
+                    other.refusals.pop(role, None)
             elif one.name == "useless":
                 merged[one.name] = [*mine, *others]
             else:
                 merged[one.name] = others if mine is None else mine
+                if mine is not None:
+                    # The place in the file is not that of the value.
+                    other.refusals.pop(one.name, None)
         return Request(**merged)
 
 
@@ -73,18 +81,21 @@ def spec_of(request: Request, table: Table, name: str, target: str) -> JobSpec:
         evaluator = None if request.evaluator_count is None else request.evaluator_count > 0
         machines: dict[str, str] = {}
     elif given:
-        raise InvalidValueError(
-            f"numbers of workers, parameter servers and evaluators go with --scale-tier CUSTOM only, but the tier is "
-            f"{tier}."
-        )
+        with _placed(request, "worker_count", "parameter_server_count", "evaluator_count", "scale_tier"):
+            raise InvalidValueError(
+                "numbers of workers, parameter servers and evaluators go with --scale-tier CUSTOM only, but the tier "
+                f"is {tier}."
+            )
     else:
-        found = table.tier(tier)
+        with _placed(request, "scale_tier"):
+            found = table.tier(tier)
         workers, servers, evaluator = found.worker_count, found.parameter_server_count, found.evaluator
         machines = dict(found.machines)
     for one, count in (("worker", workers), ("parameter server", servers), ("evaluator", request.evaluator_count or 0)):
         if count < 0 or (one == "evaluator" and count > 1):
             most = "0 or 1" if one == "evaluator" else "0 or more"
-            raise InvalidValueError(f"the number of {one}s must be {most}, but got {count}.")
+            with _placed(request, f"{one.replace(' ', '_')}_count"):
+                raise InvalidValueError(f"the number of {one}s must be {most}, but got {count}.")
     is_cluster = bool(workers or servers or evaluator)
     where = table.target(target)
     return JobSpec(
@@ -111,17 +122,34 @@ def spec_of(request: Request, table: Table, name: str, target: str) -> JobSpec:
 
 def _machines(request: Request, table: Table, of_tier: Mapping[str, str]) -> dict[str, Machine]:
     names = {**of_tier, **request.types}
-    machines = {role: table.machine(name) for role, name in names.items()}
+    machines = {}
+    for role, name in names.items():
+        with _placed(request, role):
+            machines[role] = table.machine(name)
     for role, count in request.gpus.items():
         machines[role] = replace(machines.get(role, Machine()), gpus=count)
     return machines
 
 
+@contextlib.contextmanager
+def _placed(request: Request, *attributes: str) -> Iterator[None]:
+    """Begin an InvalidValueError of the body with the place of the first attribute that is of a configuration."""
+    try:
+        yield
+    except InvalidValueError as error:
+        for attribute in attributes:
+            if attribute in request.refusals:
+                request.refusals[attribute](str(error).removesuffix("."))
+        raise
+
+
 def without_secrets(arguments: Sequence[str], names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Take the values of secret arguments out of arguments; return the arguments with holes, and the values.
 
-    >>> without_secrets(["--token", "x", "--steps", "5", "--key=y"], ["--token", "--key"])
-    (['--token', '', '--steps', '5', '--key='], ['x', 'y'])
+    ``--api_token`` and ``--api-token`` are the same, as programs with flags of absl have both.
+
+    >>> without_secrets(["--api_token", "x", "--steps", "5", "--key=y"], ["--api-token", "--key"])
+    (['--api_token', '', '--steps', '5', '--key='], ['x', 'y'])
     """
     kept, values = [], []
     is_value = False
@@ -130,13 +158,17 @@ def without_secrets(arguments: Sequence[str], names: Sequence[str]) -> tuple[lis
         if is_value:
             values.append(one)
             kept.append("")
-        elif name in names and sign:
+        elif sign and _is_secret(name, names):
             values.append(value)
             kept.append(f"{name}=")
         else:
             kept.append(one)
-        is_value = not is_value and one in names
+        is_value = not is_value and _is_secret(one, names)
     return kept, values
+
+
+def _is_secret(argument: str, names: Sequence[str]) -> bool:
+    return argument.replace("_", "-") in [name.replace("_", "-") for name in names]
 
 
 def with_secrets(arguments: Sequence[str], names: Sequence[str], values: Sequence[str]) -> list[str]:
@@ -148,7 +180,7 @@ def with_secrets(arguments: Sequence[str], names: Sequence[str], values: Sequenc
     left = list(values)
     filled, is_value = [], False
     for one in arguments:
-        if is_value or (one.endswith("=") and one[:-1] in names):
+        if is_value or (one.endswith("=") and _is_secret(one[:-1], names)):
             if not left:
                 raise InvalidValueError(
                     f"the values of {', '.join(names)} are secret and were not kept; give all arguments again after --."
@@ -156,7 +188,7 @@ def with_secrets(arguments: Sequence[str], names: Sequence[str], values: Sequenc
             filled.append(one + left.pop(0))
         else:
             filled.append(one)
-        is_value = not is_value and one in names
+        is_value = not is_value and _is_secret(one, names)
     return filled
 
 
@@ -197,6 +229,7 @@ def _read(reader: YamlReader, request: Request, node: Any, name: str, known: Map
 def _take(attribute: str, kind: type[Any]) -> Take:
     def take(reader: YamlReader, request: Request, node: Any, key: str) -> None:
         setattr(request, attribute, reader.value(node, kind, key))
+        request.refusals[attribute] = lambda problem: reader.refuse(node, f"{key}: {problem}")
 
     return take
 
@@ -204,6 +237,7 @@ def _take(attribute: str, kind: type[Any]) -> Take:
 def _take_type(role: str) -> Take:
     def take(reader: YamlReader, request: Request, node: Any, key: str) -> None:
         request.types[role] = reader.value(node, str, key)
+        request.refusals[role] = lambda problem: reader.refuse(node, f"{key}: {problem}")
 
     return take
 

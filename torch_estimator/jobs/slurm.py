@@ -24,7 +24,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import RESTART_ME, ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, role_of
-from torch_estimator.jobs.targets import LAUNCHER_MODULE, layout_of, machines_of, settings_of
+from torch_estimator.jobs.targets import LAUNCHER_MODULE, check_runs, layout_of, machines_of, settings_of
 from torch_estimator.launch.layout import Program
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import ChildProcess, Start
@@ -90,6 +90,11 @@ class Slurm:
 
     def plan(self, spec: JobSpec, url: str) -> str:
         return shlex.join(_sbatch(spec, url))
+
+    def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
+        about = _ask(["scontrol", "show", "job", _number(launched)])
+        output = next((line for line in map(str.strip, about.splitlines()) if line.startswith("StdOut=")), "")
+        check_runs(files.parent(files.parent(output.removeprefix("StdOut=").replace("%%", "%"))), job)
 
     def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         """Cancel a job that waits. Send SIGTERM to the launcher of one that runs; the launcher then ends the roles."""

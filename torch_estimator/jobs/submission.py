@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 from collections.abc import Sequence
 
 from torch_estimator import files
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import RESTART_ME, InvalidValueError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import KINDS, status_of
-from torch_estimator.jobs.launcher import SECRETS
-from torch_estimator.jobs.package import copy_package, find_package
+from torch_estimator.jobs.launcher import SECRETS, ended_by_sigterm
+from torch_estimator.jobs.package import copy_package, find_package, package_digest
 from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.launch.layout import Program
 
@@ -29,31 +30,48 @@ def submit(
     # This refuses a module that is not there.
     Program(module_name=spec.module_name, package_path=str(package))
     target.check(spec, job.url)
+    if job.url.startswith("memory:"):
+        raise InvalidValueError(f"--jobs {job.jobs} is in the memory of this process; name a folder or a store's URL.")
     spec = dataclasses.replace(spec, package=package.name)
     plan = target.plan(spec, job.url)
     if is_dry:
         return spec, plan
-    try:
-        job.create()
-    except OSError as error:
-        raise InvalidValueError(f"{job.url} cannot be made: {files.reason(error)}; give another --jobs.") from error
-    try:
-        spec = dataclasses.replace(spec, package_sha256=copy_package(package, job))
-        job.write(spec)
-        job.add("submitted", "QUEUED")
-        _start(job, spec, secrets)
-    except BaseException:
-        # Nobody would end what never began, and its name would be taken.
-        files.remove_tree(job.url)
-        raise
+    job.check_new()
+    # Until it is complete, it has a name that no job has, which nobody sees if this process is killed.
+    made = JobDirectory(job.jobs, f".{job.name}-{os.getpid()}") if job.is_local else job
+    with ended_by_sigterm(SystemExit(RESTART_ME)):
+        try:
+            made.make()
+            spec = dataclasses.replace(spec, package_sha256=copy_package(package, made))
+            made.write(spec)
+            made.add("submitted", "QUEUED")
+            if made is not job:
+                os.rename(made.url, job.url)
+                made = job
+            _start(job, spec, secrets)
+        except BaseException as error:
+            # Nobody would end what never began, and its name would be taken.
+            with contextlib.suppress(OSError):
+                files.remove_tree(made.url)
+            if isinstance(error, OSError):
+                raise InvalidValueError(
+                    f"{job.url} cannot be made: {files.reason(error)}; give another --jobs."
+                ) from error
+            raise
     return spec, plan
 
 
 def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
     """Start a job again that failed or was cancelled, with its own package; all arguments where some are secret."""
-    spec, state = job.spec(), status_of(job).state
+    spec, status = job.spec(), status_of(job)
+    state = status.state
     if state == "SUCCEEDED":
         raise InvalidValueError(f"job {job.name} SUCCEEDED, so that nothing is left to do; submit another one.")
+    if status.host:
+        raise InvalidValueError(
+            f"job {job.name} is {status.shown}: {status.reason} Resume it there, or, if it has ended, say so: "
+            f"""echo '{{"kind": "ended", "time": 0, "state": "FAILED"}}' >{job.next_event()}"""
+        )
     if state not in FINAL:
         raise InvalidValueError(f"job {job.name} is {state}; cancel it first, or wait for its end.")
     secrets: list[str] = []
@@ -65,6 +83,10 @@ def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
                 "submit a new job for others."
             )
     with_secrets(spec.arguments, spec.secret_arguments, secrets)
+    if spec.package_sha256 not in ("", package_digest(job)):
+        raise InvalidValueError(
+            f"{job.package} has changed since job {job.name} was submitted; restore it, or submit a new job."
+        )
     KINDS[spec.settings["kind"]].check(spec, job.url)
     if not os.path.isdir(spec.folder):
         raise InvalidValueError(f"job {job.name} ran in {spec.folder}, which is not there any more; make it again.")
@@ -79,8 +101,11 @@ def cancel(job: JobDirectory) -> None:
         raise InvalidValueError(f"job {job.name} has ended already: it is {state}.")
     launched = job.launched()
     if launched is not None:
+        target = KINDS[spec.settings["kind"]]
+        target.check_cancel(job, launched)
+        # The launcher looks for this event when it gets the signal.
         job.add("cancelling", "CANCELLING", reason="it was cancelled.")
-        KINDS[spec.settings["kind"]].cancel(job, launched)
+        target.cancel(job, launched)
 
 
 def _start(job: JobDirectory, spec: JobSpec, secrets: Sequence[str]) -> None:

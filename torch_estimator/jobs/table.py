@@ -48,6 +48,7 @@ _TIERS = {
 _MACHINES = {"gpu": Machine(gpus=1)}
 
 CUSTOM = "CUSTOM"
+_TPU = "BASIC_TPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +95,14 @@ class Table:
                 f"{path}: secret_arguments must be a list of names such as --token, but got {secret!r}."
             )
         machines = {**_MACHINES, **_entries(path, content, "machines", Machine)}
+        for name, machine in machines.items():
+            _check_machine(machine, f"{path}: machines.{name}")
         return cls({**_TIERS, **tiers}, machines, targets, tuple(secret))
 
     def tier(self, name: str) -> Tier:
         """Return a tier; ``basic`` and ``SCALE_TIER_BASIC`` name BASIC, too."""
+        if tier_name(name) == _TPU and _TPU not in self.tiers:
+            raise InvalidValueError(f"scale tier {_TPU} asks for TPUs, which no target has; choose BASIC_GPU, say.")
         return _named(self.tiers, tier_name(name), "scale tier", CUSTOM)
 
     def machine(self, name: str) -> Machine:
@@ -112,10 +117,11 @@ class Table:
 def tier_name(name: str) -> str:
     """Return the name of a tier as the table has it.
 
-    >>> tier_name("SCALE_TIER_STANDARD_1"), tier_name("basic-gpu")
-    ('STANDARD_1', 'BASIC_GPU')
+    >>> tier_name("SCALE_TIER_STANDARD_1"), tier_name("basic-gpu"), tier_name("SCALE_TIER_UNSPECIFIED")
+    ('STANDARD_1', 'BASIC_GPU', 'BASIC')
     """
-    return name.upper().replace("-", "_").removeprefix(_PREFIX)
+    own = name.upper().replace("-", "_").removeprefix(_PREFIX)
+    return "BASIC" if own == "UNSPECIFIED" else own
 
 
 def _named(entries: Mapping[str, T], name: str, what: str, *others: str) -> T:
@@ -123,6 +129,17 @@ def _named(entries: Mapping[str, T], name: str, what: str, *others: str) -> T:
         known = ", ".join([*entries, *others])
         raise InvalidValueError(f"there is no {what} {name!r}; there are {known} ({TABLE_FILE} can define others).")
     return entries[name]
+
+
+def _check_machine(machine: Machine, where: str) -> None:
+    for key, number in (("cpus", machine.cpus), ("gpus", machine.gpus)):
+        if number < 0:
+            raise InvalidValueError(f"{where}: {key!r} must be 0 or more, but got {number}.")
+    try:
+        # This reads the text.
+        _ = machine.memory_bytes
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{where}: {error}") from error
 
 
 def _section(path: str, content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
@@ -143,6 +160,6 @@ def _entry(path: str, where: str, kind: type[Any], given: dict[str, Any], settin
             f"{path}: {where} has an unknown key {key!r}; there are {', '.join(kind.__dataclass_fields__)}."
         )
     try:
-        return from_json(kind, given if settings is None else {**given, "settings": settings}, where)
+        return from_json(kind, given if settings is None else {**given, "settings": settings}, "it")
     except ValueError as error:
         raise InvalidValueError(f"{path}: {where}: {error}.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,9 @@ class Target(Protocol):
     def plan(self, spec: JobSpec, url: str) -> str:
         """Return what `submit` would run, for people."""
 
+    def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
+        """Raise a UserError if `cancel` cannot reach the launcher, or would reach another job's; nothing changes."""
+
     def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         """Ask the launcher to end the job."""
 
@@ -64,6 +68,10 @@ class Local:
     SETTINGS: tuple[str, ...] = ()
 
     def check(self, spec: JobSpec, url: str) -> None:
+        if shutil.which(spec.interpreter) is None:
+            raise InvalidValueError(
+                f"the interpreter of target {spec.target}, {spec.interpreter}, cannot be run; mend estimator.toml."
+            )
         wanted, here = sum(_gpus_of(spec).values()), len(gpus_here())
         if wanted > here:
             raise InvalidValueError(
@@ -99,12 +107,16 @@ class Local:
     def plan(self, spec: JobSpec, url: str) -> str:
         return " ".join(_command(url))
 
-    def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
+    def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         here = Holder.this_process()
         if launched.place != here.place or launched.pid is None:
             raise InvalidValueError(f"job {job.name} runs on {launched.host}; cancel it there.")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            check_runs(files.read_text(f"/proc/{launched.pid}/cmdline").rstrip("\0").rpartition("\0")[2], job)
+
+    def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if not is_gone(launched):
+            if launched.pid is not None and not is_gone(launched):
                 os.kill(launched.pid, signal.SIGTERM)
 
     def ended(self, launched: JobEvent) -> str | None:
@@ -144,6 +156,16 @@ def settings_of(kind: type[T], spec: JobSpec) -> T:
     except ValueError as error:
         raise InvalidValueError(f"target {spec.target}: {error}; mend estimator.toml.") from error
     return found
+
+
+def check_runs(url: str, job: JobDirectory) -> None:
+    """Raise an InvalidValueError if the directory that a launcher runs is not that of the job, but of a copy, say.
+
+    The directory is empty if the launcher has just ended.
+    """
+    is_same = url == job.url or (job.is_local and os.path.exists(url) and os.path.samefile(url, job.url))
+    if url and not is_same:
+        raise InvalidValueError(f"the launcher of {job.url} runs {url}; cancel that job.")
 
 
 def layout_of(spec: JobSpec) -> Layout:

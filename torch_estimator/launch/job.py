@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a job: a process was started or has exited, or the job began to stop all of them.
+    """Something that happened to a job: a process was started or has exited, or the job began to fail.
 
     `status` is the exit status of the process, negative for a signal, or, if the job ends, the status that it will
     have; `reason` then says why, in a sentence. Of a process that was ended because it hung, `reason` says how it did.
@@ -248,6 +248,8 @@ class Job:
                 text = f"{process} did not exit within {self._limits.stop_secs:g} s of SIGTERM; sent SIGKILL."
             else:
                 text = f"{process} did not finish within {self._limits.finish_secs:g} s of the chief; sent SIGTERM."
+                if process.task.type != PARAMETER_SERVER:
+                    self._observe(Event(kind="ending", status=1, reason=text))
             process.stop_or_kill(now, self._limits.stop_secs)
             self._log(text)
 

@@ -1,1 +1,1 @@
-"""The trainer of the census example: task (command line), model, featurizer and input."""
+"""The trainer of the census example: task (command line), model, featurizer, input, and what they need."""

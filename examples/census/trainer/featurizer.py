@@ -8,7 +8,7 @@ import torch
 
 from torch_estimator import feature_column as fc
 
-from .. import columns
+from . import columns
 
 AGE_BOUNDARIES = (18, 25, 30, 35, 40, 45, 50, 55, 60, 65)
 

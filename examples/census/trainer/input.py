@@ -7,7 +7,7 @@ from typing import Any
 
 import torch_estimator as te
 
-from .. import columns
+from . import columns
 
 SHUFFLE_BATCHES = 250
 

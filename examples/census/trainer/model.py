@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch_estimator as te
 
-from .. import columns
-from . import featurizer
+from . import columns, featurizer
 
 
 def hidden_units(first_layer_size: int, num_layers: int, scale_factor: float) -> list[int]:

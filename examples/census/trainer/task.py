@@ -10,9 +10,8 @@ from typing import Any
 import torch_estimator as te
 from torch_estimator import errors, files
 
-from ...options import COMPILE, at_least, leaves_evaluating, positive
-from .. import sample
-from . import featurizer, input, model
+from . import featurizer, input, model, sample
+from .options import COMPILE, at_least, leaves_evaluating, positive
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

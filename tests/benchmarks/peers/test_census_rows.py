@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import census_rows
-from examples.census import sample
-from examples.census.trainer import featurizer
+from examples.census.trainer import featurizer, sample
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.census_split import People, Score, folds
-from examples.census import sample
+from examples.census.trainer import sample
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order_ties_half() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.peers import census_rows, compiled_census, wide_deep
 from benchmarks.protocol import ROOT
-from examples.census import sample
+from examples.census.trainer import sample
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 `people` describes the process. Because it gives every row's true P(income > 50K), what the best possible
 model reaches is known too: it answers ">50K" where P > 1/2 and ranks people by P.
-`python -m examples.census.sample` prints that accuracy and AUC.
+`python -m examples.census.trainer.sample` prints that accuracy and AUC.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.csv
 
 from torch_estimator import errors, files
 
-from ..options import at_least
 from . import columns, people
+from .options import at_least
 
 TRAIN_ROWS = 32_561
 EVAL_ROWS = 16_278
