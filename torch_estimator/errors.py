@@ -196,11 +196,6 @@ def printable(text: str) -> str:
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
 
 
-def sentence(clause: str) -> str:
-    """Return a clause of a message with a capital letter at its beginning."""
-    return clause[:1].upper() + clause[1:]
-
-
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Run the body; on a user error, print its message to stderr and exit with its exit status.

@@ -93,3 +93,8 @@ def too_deep_at(text: str, most_depth: int = MOST_DEPTH) -> int | None:
         elif token[0] in "]}":
             depth -= 1
     return None
+
+
+def sentence(clause: str) -> str:
+    """Return a clause of a message with a capital letter at its beginning."""
+    return clause[:1].upper() + clause[1:]

@@ -194,26 +194,12 @@ def test_a_model_of_ones_own_is_answered_with_nan(own: Path) -> None:
         assert counted(app, "refused") == 0
 
 
-def test_a_nan_that_no_prediction_shows_is_refused_where_the_column_has_no_default(tmp_path: Path) -> None:
-    columns = [
-        fc.bucketized_column(fc.numeric_column("size"), [1.0, 2.0]),
-        fc.bucketized_column(fc.numeric_column("age", default_value=math.nan), [1.0]),
-    ]
-    model_of([], [fc.indicator_column(column) for column in columns]).export(tmp_path, serving_input.json(columns))
-    with app_of(tmp_path) as app:
-        rows = [{"size": 1.0, "age": math.nan}, {"size": math.nan, "age": 1.0}]
-        assert ask(app, PLACE, {"instances": rows[:1]}).status_code == 200
-        problem = "Instance 1: a number without default is NaN: size is NaN; give finite numbers."
-        assert error_of(ask(app, PLACE, {"instances": rows})) == (400, problem)
-
-
 def test_an_older_export_is_answered_with_nan(base: Path, tmp_path: Path) -> None:
     directory = Path(ExportedModel.load(base).directory)
     for file in (one for one in directory.iterdir() if one.is_file()):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     content = json.loads((directory / SIGNATURES_FILE).read_text())
     assert content.pop("head_outputs") == ["logits", "logistic", "probabilities"]
-    assert content.pop("required_numbers") == ["pair", "size"]
     (tmp_path / SIGNATURES_FILE).write_text(json.dumps(content))
     assert np.isnan(ExportedModel.load(tmp_path).predict(by_column(WRONG))["logits"]).all()
     (tmp_path / "rows.jsonl").write_text(json.dumps(WRONG))

@@ -22,7 +22,7 @@ def test_a_cluster_survives_a_kill_of_each_role(tmp_path: Path, capsys: pytest.C
     data = sample.write(str(tmp_path / "data"), train_rows=2000, eval_rows=200)
     settings = {
         "--kills": len(names),
-        "--steps": 300,
+        "--steps": 600,
         "--every": 40,
         "--workers": 1,
         "--servers": 1,

@@ -26,10 +26,11 @@ from torch_estimator.batch_prediction.inputs import Chunk, InputFile, Reader
 from torch_estimator.batch_prediction.json_lines import json_lines
 from torch_estimator.batch_prediction.rows import Column, Rows, Texts, taken
 from torch_estimator.data.columns import Array
-from torch_estimator.errors import ExportError, InvalidValueError, UserError, sentence
+from torch_estimator.errors import ExportError, InvalidValueError, UserError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.feeds import problem_of_row
 from torch_estimator.export.nan_predictions import NanPredictionError
+from torch_estimator.json_text import sentence
 from torch_estimator.runs.locks import FileLock
 from torch_estimator.runs.state_file import StateFile
 

@@ -1,15 +1,14 @@
-"""Refusal of rows that a premade head cannot predict: the prediction is NaN, or a number without default is.
+"""Refusal of predictions that are NaN, where a premade head made them.
 
-A model of one's own may give NaN on purpose. The predictions of a premade head are NaN only if an input or a weight is
-not finite, so that whoever asked has to know it. `Manifest.head_outputs` says which outputs a premade head made, and
-`Manifest.required_numbers` which inputs it needs: a bucketized column would make a range of a NaN.
+A user's own model may give NaN on purpose. The predictions of a premade head are NaN only if an input or a weight is
+not finite, which the caller has to know. `Manifest.head_outputs` says which outputs a premade head made.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,34 +30,20 @@ class NanPredictionError(WrongRowError):
 def check_predictions(
     results: Mapping[str, Any], feeds: Mapping[str, Array], signature: Signature, manifest: Manifest
 ) -> None:
-    """Raise a NanPredictionError if a row of what premade heads made or need has a NaN; all arrays are by tensor."""
-    made = _rows_with_nan(manifest.head_outputs, results)
-    wrong = made | _rows_with_nan(manifest.required_numbers, feeds)
+    """Raise a NanPredictionError if a premade head's output has a NaN in a row; all arrays are by tensor."""
+    wrong = [results[name] for name in manifest.head_outputs or () if name in results and has_nan(results[name])]
     if not wrong:
         return
+    is_nan = np.any([np.isnan(array).reshape(len(array), -1).any(axis=1) for array in wrong], axis=0)
     problems = {}
-    for row in sorted(wrong):
+    for row in np.flatnonzero(is_nan).tolist():
         causes = ", ".join(_not_finite(row, feeds, signature, manifest))
-        if not causes:
-            reason = (
-                "the prediction is NaN, although its inputs are finite: some are too large, or a weight is not finite."
-            )
-        elif row in made:
-            reason = f"the prediction is NaN because of its inputs: {causes}; give finite numbers."
-        else:
-            reason = f"a number without default is NaN: {causes}; give finite numbers."
-        problems[row] = reason
-    raise NanPredictionError(problems, rows=len(next(iter(results.values()))))
-
-
-def _rows_with_nan(names: Sequence[str] | None, arrays: Mapping[str, Array]) -> set[int]:
-    """Return the rows in which one of the named arrays has a NaN."""
-    return {
-        row
-        for array in (arrays[name] for name in names or () if name in arrays)
-        if has_nan(array)
-        for row in np.flatnonzero(np.isnan(array).reshape(len(array), -1).any(axis=1)).tolist()
-    }
+        problems[row] = (
+            f"the prediction is NaN because of its inputs: {causes}; give finite numbers."
+            if causes
+            else "the prediction is NaN, although its inputs are finite: some are too large, or a weight is not finite."
+        )
+    raise NanPredictionError(problems, rows=len(is_nan))
 
 
 def _not_finite(row: int, feeds: Mapping[str, Array], signature: Signature, manifest: Manifest) -> Iterator[str]:

@@ -188,7 +188,6 @@ class Manifest:
     the program. `data_bytes` is the size of the file with the large initializers, or None if the export has no such
     file. `ignore_unknown` is True if names that the model does not read are left out, and None if they are refused.
     `head_outputs` are the tensors of numbers that premade heads made, which must not be NaN; None in older exports.
-    `required_numbers` are the graph's inputs without default that such a head needs, which must not be NaN either.
     """
 
     signatures: dict[str, Signature]
@@ -202,7 +201,6 @@ class Manifest:
     data_bytes: int | None = None
     ignore_unknown: bool | None = None
     head_outputs: tuple[str, ...] | None = None
-    required_numbers: tuple[str, ...] | None = None
 
     def to_json(self) -> str:
         """Return the manifest as JSON text, for the file ``signatures.json``."""

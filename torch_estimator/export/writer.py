@@ -173,7 +173,6 @@ def build(
     if not isinstance(transform, RowCount):
         _warn_of_unread(graph, received, receiver)
     described = _with_lengths(received.inputs, transform)
-    examples = _examples(received.examples, transform)
     manifest = Manifest(
         signatures=with_forwarded(
             lambda joined: signatures(head, joined, described, export_outputs),
@@ -188,33 +187,11 @@ def build(
         global_step=global_step,
         hashing=_hashing(transform),
         csv=received.csv,
-        examples=examples,
+        examples=_examples(received.examples, transform),
         ignore_unknown=receiver.ignore_unknown or None,
         head_outputs=tuple(outputs[key].tensor for key in made if outputs[key].type.numpy.kind == "f"),
-        required_numbers=_required_numbers(receiver, transform, described, examples) if made else None,
     )
     return graph, manifest
-
-
-def _required_numbers(
-    receiver: ServingInput,
-    transform: FeatureTransform | None,
-    described: Mapping[str, TensorInfo],
-    examples: ExampleFormat | None,
-) -> tuple[str, ...] | None:
-    """Return the inputs whose NaN no default replaces. In a bucketized column it would not show in the predictions."""
-    if transform is None or receiver.transform is not None or receiver.features:
-        # A NaN may have a meaning there.
-        return None
-    names = [
-        info.tensor
-        for info in described.values()
-        if info.dtype == "DT_FLOAT" and info.default is None and not info.varies and info.step_size is None
-    ]
-    for name, field in examples.fields.items() if examples is not None else ():
-        if field.dtype == "float32" and field.default is None and field.shape and field.shape[0] != -1:
-            names.append(name)
-    return tuple(names)
 
 
 def _examples(examples: ExampleFormat | None, transform: FeatureTransform | None) -> ExampleFormat | None:

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from torch_estimator import files
 from torch_estimator.activity import Records
-from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError, sentence
+from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
 from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.jobs.package import local_package
 from torch_estimator.jobs.request import with_secrets
 from torch_estimator.jobs.targets import tasks_of
+from torch_estimator.json_text import sentence
 from torch_estimator.launch.job import Event, Job, Limits, describe_status
 from torch_estimator.launch.layout import Program
 
