@@ -340,3 +340,10 @@ def test_a_model_dir_may_be_given_by_position() -> None:
 def test_times_must_be_numbers(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must .*, but got nan"):
         te.RunConfig(**{name: float("nan")})
+
+
+def test_the_environment_settles_what_auto_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, compile in (("true", True), ("false", False), ("", "auto")):
+        monkeypatch.setenv("TORCH_ESTIMATOR_COMPILE", text)
+        assert te.RunConfig().compile == compile
+        assert te.RunConfig(compile=False).compile is False

@@ -41,6 +41,9 @@ _WHOLE_NUMBERS: Final = (
 
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 
+COMPILE = "TORCH_ESTIMATOR_COMPILE"
+"""Environment variable: ``true`` or ``false`` in place of ``compile="auto"``, where the time must not decide."""
+
 _NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
 _DROPPED = {
     "checkpoint_save_graph_def": _NO_SESSIONS,
@@ -160,6 +163,8 @@ class RunConfig:
             raise InvalidTypeError(f"resume_input must be True or False, but got {self.resume_input!r}.")
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise InvalidTypeError(f'compile must be "auto", True or False, but got {self.compile!r}.')
+        if self.compile == "auto" and os.environ.get(COMPILE) in ("true", "false"):
+            object.__setattr__(self, "compile", os.environ[COMPILE] == "true")
         _check_mixed_precision(self.mixed_precision)
         if not (isinstance(self.device, str) and _DEVICE.fullmatch(self.device)):
             raise InvalidValueError(f'device must be "auto", "cpu" or a GPU such as "cuda:0", but got {self.device!r}.')

@@ -28,6 +28,7 @@ from tests.line_jobs import (
 )
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
+from torch_estimator.executors.evaluation_watch import EvaluationWatch, watch_with
 from torch_estimator.feature_column.raw_feature import RawFeature
 from torch_estimator.runs.training_status import read_status
 from torch_estimator.summary.event_reader import read_scalars
@@ -648,3 +649,24 @@ def test_a_call_that_trains_nothing_owes_nothing(tmp_path: Path) -> None:
         before = checkpoint_steps(estimator.model_dir)[-1]
         run(estimator, max_steps=1000, input_fn=lambda: points(40))
         assert checkpoint_steps(estimator.model_dir)[-1] == before + 10
+
+
+class WantsTwelve(EvaluationWatch):
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, bool]] = []
+
+    def wants(self, step: int) -> bool:
+        return step == 12
+
+    def evaluated(self, step: int, *, final: bool) -> None:
+        self.heard.append((step, final))
+
+
+def test_the_process_may_watch_evaluations_and_want_more_of_them(tmp_path: Path) -> None:
+    watch = WantsTwelve()
+    watch_with(watch)
+    try:
+        run(Asked(tmp_path, save_checkpoints_steps=4), max_steps=20, throttle_secs=600)
+    finally:
+        watch_with(EvaluationWatch())
+    assert watch.heard == [(4, False), (12, False), (20, True)]

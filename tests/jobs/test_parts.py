@@ -96,6 +96,12 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert [line.text for line in reader.read()] == ["two", "three"]
 
 
+def test_a_raw_log_is_read_with_the_times_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "own.raw.log").write_text("2 rows\n2026-11-28T00:00:00.000+0000 INFO: begun\n3 rows\n")
+    reader, time = LogReader(str(tmp_path)), "2026-11-28T00:00:00.000+0000"
+    assert reader.read() == [("", "own", "2 rows"), (time, "own", "INFO: begun"), (time, "own", "3 rows")]
+
+
 def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
     logs = RoleLogs(str(tmp_path), [CHIEF])
     text = b"x" * 5000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torch_estimator import files
-from torch_estimator.summary.event_reader import EvaluationReader
+from torch_estimator.summary.event_reader import EvaluationReader, read_scalars
 from torch_estimator.summary.event_writer import EventWriter
 
 
@@ -65,3 +65,16 @@ def test_other_files_and_texts_do_not_count(eval_dir: str) -> None:
     with EventWriter(eval_dir) as events:
         events.text("checkpoint_path", "model.ckpt-3", 3)
     assert EvaluationReader(eval_dir).results() == {}
+
+
+def test_scalars_that_tensorflow_2_wrote_as_tensors_are_read(eval_dir: str) -> None:
+    with EventWriter(eval_dir) as events:
+        metadata = {"plugin_data": {"plugin_name": "scalars"}}
+        bytes_of_half = {"dtype": "DT_FLOAT", "tensor_shape": {}, "tensor_content": b"\0\0\0\x3f"}
+        numbers = {"dtype": "DT_DOUBLE", "tensor_shape": {}, "double_val": [0.25]}
+        for step, tensor in enumerate((bytes_of_half, numbers), 1):
+            events._write(step, {"value": [{"tag": "epoch_auc", "tensor": tensor, "metadata": metadata}]})
+        events.text("note", "no number", 2)
+    curves = read_scalars(eval_dir)
+    assert [(point.step, point.value) for point in curves.pop("epoch_auc")] == [(1, 0.5), (2, 0.25)]
+    assert curves == {}

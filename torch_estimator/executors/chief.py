@@ -21,6 +21,7 @@ from torch_estimator.cluster.process_start import job_start
 from torch_estimator.errors import RESTART_ME, CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
+from torch_estimator.executors.evaluation_watch import evaluation_watch
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
 from torch_estimator.runs.training_status import TrainingStatus, read_status, write_status
 from torch_estimator.specs import EvalSpec, TrainSpec
@@ -102,6 +103,7 @@ def _finish(
     for evaluator in evaluators:
         evaluator.finish()
     if late:
+        evaluation_watch().evaluated(step, final=True)
         continuous_eval_listener.after_eval()
     return True
 
@@ -220,7 +222,8 @@ def _marked(model_dir: str) -> tuple[bool, int | None]:
 class _EvaluationListener(CheckpointSaverListener):
     """Listener that evaluates each new checkpoint, at most once in ``throttle_secs``.
 
-    The checkpoint that training starts from is evaluated only if an evaluation of it was interrupted.
+    The checkpoint that training starts from is evaluated only if an evaluation of it was interrupted, or if the
+    process's `EvaluationWatch` wants it.
     """
 
     # False although `after_save` reads the checkpoints that it evaluates, because it waits for those by itself. So
@@ -249,7 +252,7 @@ class _EvaluationListener(CheckpointSaverListener):
     def after_save(self, global_step: int) -> bool:
         if self._is_first_save:
             self._is_first_save = False
-            if global_step != self._training.evaluating:
+            if global_step != self._training.evaluating and not evaluation_watch().wants(global_step):
                 return False
         if self._estimator.job.is_preempted:
             # SIGKILL follows SIGTERM within seconds, and an evaluation may take longer.
@@ -269,6 +272,8 @@ class _EvaluationListener(CheckpointSaverListener):
         for evaluator in due:
             evaluator.evaluate(global_step, latest)
         self._training.evaluate_later()
+        is_final = all(one.outcome is not None and one.outcome.final for one in due)
+        evaluation_watch().evaluated(global_step, final=is_final)
         if not self._listener.after_eval():
             logger.info("The continuous_eval_listener asked to stop after an evaluation.")
             return True

@@ -12,6 +12,7 @@ from torch_estimator import activity, files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation_record import EvaluationRecord
+from torch_estimator.executors.evaluation_watch import evaluation_watch
 from torch_estimator.specs import EvalSpec
 from torch_estimator.summary.event_reader import evaluation_since
 from torch_estimator.train.evaluation import EvaluationResult
@@ -75,10 +76,14 @@ class SpecEvaluator:
         self._last_time = 0.0
 
     def is_due(self, step: int) -> bool:
-        """Return whether to evaluate the checkpoint of ``step``: it is new, and ``throttle_secs`` have passed."""
+        """Return whether to evaluate the checkpoint of ``step``: it is new, and ``throttle_secs`` have passed.
+
+        The process's `EvaluationWatch` may want it sooner.
+        """
         if self.last_step is None:
             return True
-        return step != self.last_step and self._clock() >= self._last_time + self.spec.throttle_secs
+        is_soon = self._clock() < self._last_time + self.spec.throttle_secs
+        return step != self.last_step and (not is_soon or evaluation_watch().wants(step))
 
     def evaluate(self, step: int, checkpoint_path: str, *, final: bool = False) -> None:
         """Evaluate the checkpoint of a global step and call the exporters.

@@ -1,7 +1,8 @@
 """Logs of a job: a file for each role, with a line for each line that the role printed, after the time.
 
 On object stores, which cannot append, a log is written in segments, ``worker-0.00000001.log``, every few seconds. The
-last seconds are lost there if the launcher is killed.
+last seconds are lost there if the launcher is killed. A process that outlives its launcher writes
+its log itself, ``NAME.raw.log``; lines in it that have no time are read with the time of the line before.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ from torch_estimator.log import time_text
 
 _SUFFIX = ".log"
 _INFO = re.compile(rb"""(INFO|DEBUG)\b|\{.*"level": "(INFO|DEBUG)\"""")
+RAW_SUFFIX = ".raw.log"
+"""Ending of the name of a log whose lines need not have a time."""
+
 _SEGMENT_SECS = 3.0
 _DIGITS = 8
 # A reader takes at most this much of a log at once.
 _BLOCK_BYTES = 2**22
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+ ")
 
 
 class RoleLogs:
@@ -129,6 +134,7 @@ class LogReader:
     directory: str
     role: str | None = None
     _positions: dict[str, int] = field(default_factory=dict)
+    _times: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> list[LogLine]:
         """Return the lines that were written since the last call, in the order of their times."""
@@ -136,9 +142,16 @@ class LogReader:
         for name in sorted(files.listdir(self.directory)):
             role = _role_of(name)
             if role and self.role in (None, role):
-                lines.setdefault(role, []).extend(_parsed(role, line) for line in self._new_lines(name))
+                is_raw = name.endswith(RAW_SUFFIX)
+                lines.setdefault(role, []).extend(self._parsed(role, line, is_raw) for line in self._new_lines(name))
         # Unlike a sort, a merge leaves the lines of each role in their order, also if the clock was set back.
         return list(heapq.merge(*lines.values(), key=lambda line: line.time))
+
+    def _parsed(self, role: str, line: bytes, is_raw: bool) -> LogLine:
+        text = line.decode(errors="replace")
+        if not is_raw or _TIME.match(text):
+            self._times[role], _, text = text.partition(" ")
+        return LogLine(self._times.get(role, ""), role, text)
 
     def _new_lines(self, name: str) -> Iterator[bytes]:
         path, start = files.join(self.directory, name), self._positions.get(name, 0)
@@ -164,8 +177,3 @@ def _read(path: str, start: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(_BLOCK_BYTES)
-
-
-def _parsed(role: str, line: bytes) -> LogLine:
-    time, _, text = line.decode(errors="replace").partition(" ")
-    return LogLine(time, role, text)

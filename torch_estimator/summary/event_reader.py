@@ -34,10 +34,21 @@ def read_scalars(logdir: files.PathLike) -> dict[str, list[ScalarPoint]]:
         if _is_session_start(event):
             curves = {tag: [p for p in points if p.step < event.step] for tag, points in curves.items()}
         for value in event.summary.value:
-            if value.HasField("simple_value"):
-                point = ScalarPoint(step=event.step, value=value.simple_value, wall_time=event.wall_time)
+            if (scalar := _scalar(value)) is not None:
+                point = ScalarPoint(step=event.step, value=scalar, wall_time=event.wall_time)
                 curves.setdefault(value.tag, []).append(point)
     return curves
+
+
+def _scalar(value: Any) -> float | None:
+    """Return the number of a summary; TensorFlow 2 writes it as a tensor."""
+    if value.HasField("simple_value"):
+        return float(value.simple_value)
+    if value.metadata.plugin_data.plugin_name != "scalars":
+        return None
+    from tensorboard.util.tensor_util import make_ndarray
+
+    return float(make_ndarray(value.tensor))
 
 
 def read_events(logdir: files.PathLike) -> Iterator[Any]:
