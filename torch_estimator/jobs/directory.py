@@ -69,7 +69,8 @@ class JobSpec:
     `machines` has a machine for each type of task that asks for one. `folder` is the directory in which the command ran
     and in which the program runs, and `job_dir` is passed to the program as ``--job-dir``. The values of the arguments
     that `secret_arguments` names are not in `arguments`. The other times are in seconds; 0 means no limit. `study` is
-    what the room `tuning` keeps of a job that is a study of several trainings.
+    what the room `tuning` keeps of a job that is a study of several trainings. `launcher` is the module that the target
+    starts.
     """
 
     name: str
@@ -97,6 +98,7 @@ class JobSpec:
     hang_secs: float = 0.0
     max_running_secs: float = 0.0
     study: dict[str, Any] | None = None
+    launcher: str = "torch_estimator.jobs.launcher"
     version: int = 1
 
 

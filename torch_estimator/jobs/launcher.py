@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from torch_estimator import files
@@ -33,11 +33,18 @@ SECRETS = "TORCH_ESTIMATOR_SECRET_ARGUMENTS"
 """Environment variable with the values of secret arguments as JSON. Only the launcher gets it."""
 
 
+Body = Callable[[JobDirectory, JobSpec, list[str]], tuple[int, str, bool]]
+"""Function that runs a job with the values of its secret arguments: ``status, reason, was_interrupted = body(…)``.
+
+It returns the exit status, the reason for it, and whether a signal to the launcher was the reason.
+"""
+
+
 class _Ended(BaseException):
     """The job was cancelled, or its launcher got SIGTERM, before a role was started."""
 
 
-def run(job: JobDirectory) -> int:
+def run(job: JobDirectory, body: Body) -> int:
     """Run a job to its end; return its exit status."""
     spec = job.spec()
     environ = dict(os.environ)
@@ -48,7 +55,7 @@ def run(job: JobDirectory) -> int:
             # Slurm passes no signal on to a batch script that it is about to start.
             if _final_state(job, status) == "CANCELLED":
                 raise _Ended
-            status, reason, was_interrupted = _run(job, spec, secrets)
+            status, reason, was_interrupted = body(job, spec, secrets)
         if was_interrupted and _final_state(job, status) != "CANCELLED":
             was_requeued = KINDS[spec.settings["kind"]].requeue(job, spec, environ)
     except _Ended:
@@ -70,8 +77,8 @@ def run(job: JobDirectory) -> int:
     return status
 
 
-def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
-    """Run all roles; return the exit status, the reason for it, and whether a signal to the launcher was the reason."""
+def _run_roles(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
+    """Run all roles. It implements `Body`."""
     with contextlib.ExitStack() as stack:
         package = stack.enter_context(local_package(job))
         records = Records(job.activity, spec.hang_secs) if spec.hang_secs else None
@@ -99,7 +106,7 @@ def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str
             logs.write(
                 None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
             )
-        stack.enter_context(_ended_after(spec.max_running_secs, observer))
+        stack.enter_context(ended_after(spec.max_running_secs, observer.time_is_over))
         supervisor = Job(start, tasks, limits, lines=logs, observe=observer, records=records)
         status = supervisor.run()
     was_interrupted = supervisor.was_interrupted and not observer.is_time_over
@@ -173,11 +180,11 @@ def ended_by_sigterm(error: BaseException) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_after(secs: float, observer: _Observer) -> Iterator[None]:
-    """Have the job end after a time, as for a SIGTERM; 0 is no limit."""
+def ended_after(secs: float, time_is_over: Callable[[], object]) -> Iterator[None]:
+    """Have the job end after a time, as for a SIGTERM, and call a function before; 0 is no limit."""
 
     def end() -> None:
-        observer.time_is_over()
+        time_is_over()
         os.kill(os.getpid(), signal.SIGTERM)
 
     timer = threading.Timer(secs, end)
@@ -209,14 +216,14 @@ def _key(job: JobDirectory, spec: JobSpec) -> Iterator[None]:
             del os.environ[KEY_FILE]
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], body: Body = _run_roles) -> int:
     """Run the job in the directory that the command line names."""
     if len(arguments) != 1:
         raise InvalidValueError(f"the launcher takes the directory of a job, but got {arguments}.")
     # The process that starts the launcher may have an event to write first; it then closes the pipe.
     sys.stdin.read()
     url = files.as_url(arguments[0])
-    return run(JobDirectory(files.parent(url), files.basename(url)))
+    return run(JobDirectory(files.parent(url), files.basename(url)), body)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import RESTART_ME, ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, role_of
-from torch_estimator.jobs.targets import LAUNCHER_MODULE, check_runs, layout_of, machines_of, settings_of
+from torch_estimator.jobs.targets import check_runs, layout_of, machines_of, settings_of
 from torch_estimator.launch.layout import Program
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import ChildProcess, Start
@@ -297,7 +297,7 @@ def _sbatch(spec: JobSpec, url: str, *options: str) -> list[str]:
         *settings.options,
         # A constant script, which is told what to run: no text of the user is in it.
         "/dev/stdin",
-        *(spec.interpreter, "-P", "-m", LAUNCHER_MODULE, url),
+        *(spec.interpreter, "-P", "-m", spec.launcher, url),
     ]
 
 

@@ -26,8 +26,6 @@ from torch_estimator.runs.state_file import from_json
 
 T = TypeVar("T")
 
-LAUNCHER_MODULE = "torch_estimator.jobs.launcher"
-
 
 class Target(Protocol):
     """A kind of place. The command that submits a job calls `check` and `submit`; its launcher calls `start`."""
@@ -88,7 +86,7 @@ class Local:
                 stderr = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 stack.callback(os.close, stderr)
             process = subprocess.Popen(
-                _command(job.url),
+                _command(spec, job.url),
                 cwd=spec.folder,
                 env=dict(environ),
                 stdin=subprocess.PIPE,
@@ -105,7 +103,7 @@ class Local:
         threading.Thread(target=process.wait, daemon=True).start()
 
     def plan(self, spec: JobSpec, url: str) -> str:
-        return " ".join(_command(url))
+        return " ".join(_command(spec, url))
 
     def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         here = Holder.this_process()
@@ -192,5 +190,5 @@ def _gpus_of(spec: JobSpec) -> dict[str, int]:
     return wanted if any(wanted.values()) else {}
 
 
-def _command(url: str) -> list[str]:
-    return [sys.executable, "-P", "-m", LAUNCHER_MODULE, url]
+def _command(spec: JobSpec, url: str) -> list[str]:
+    return [sys.executable, "-P", "-m", spec.launcher, url]

@@ -1,0 +1,157 @@
+"""The controller: which trials run, what becomes of them, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from tests.tuning.studies import curve, make_study, make_trial, run_study, trained
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.tuning.directory import best_trial
+from torch_estimator.tuning.space import Discrete, Integer, Space
+
+SIX = Space((Discrete("rate", ("1", "2", "3", "4", "5", "6")),))
+SIXTEEN = Space((Discrete("rate", tuple(map(str, range(1, 17)))),))
+
+
+def test_a_grid_runs_two_at_a_time(tmp_path: Path) -> None:
+    program = curve("""
+    add("running", "+1")
+    while len(open("running").readlines()) < 2:
+        time.sleep(0.002)
+    options.steps = 4
+    def each_step(step):
+        if step == 4:
+            add("running", "-1")
+    """)
+    directory = make_study(tmp_path, program, space=SIX, metric="score", max_trials=6, parallel=2, algorithm="GRID")
+    status, reason, said = run_study(directory)
+    assert (status, reason) == (0, "")
+    trials = directory.trials()
+    assert [trial.parameters for trial in trials] == [{"rate": str(rate)} for rate in range(1, 7)]
+    assert [(trial.state, trial.value, trial.step) for trial in trials] == [
+        ("SUCCEEDED", 4.0 * rate, 4) for rate in range(1, 7)
+    ]
+    assert max(accumulate(map(int, (tmp_path / "running").read_text().split()))) == 2
+    assert said[-1] == "the best of 6 trials is 6: score = 24"
+    # Each call of the sampler has its place.
+    assert sorted([trial.asked for trial in trials] + [trial.told[0] for trial in trials]) == list(range(1, 13))
+
+
+def test_the_best_are_promoted_and_go_on_from_their_checkpoints(tmp_path: Path) -> None:
+    settings = {"space": SIXTEEN, "metric": "score", "max_trials": 16, "algorithm": "GRID", "early_stopping": True}
+    directory = make_study(tmp_path, curve("options.rate = 17 - options.rate"), **settings)
+    status, _, _ = run_study(directory)
+    trials = directory.trials()
+    assert (status, len(trials)) == (0, 16)
+    best = best_trial(trials, directory.study())
+    assert best is not None
+    assert (best.number, best.state, best.results) == (1, "SUCCEEDED", [(4, 64.0), (16, 256.0), (64, 1024.0)])
+    for trial in trials:
+        assert trained(trial) == list(range(1, trial.results[-1][0] + 1))
+        assert trial.state == ("SUCCEEDED" if trial.step == 64 else "STOPPED")
+    assert sorted(trial.step or 0 for trial in trials) == [4] * 12 + [16] * 3 + [64]
+
+
+def test_a_lower_value_can_be_better_and_nan_is_the_worst(tmp_path: Path) -> None:
+    program = curve("""
+    options.steps = 4
+    options.rate = {1: math.nan}.get(options.rate, options.rate)
+    """).replace("import argparse,", "import math, argparse,")
+    directory = make_study(
+        tmp_path, program, space=SIX, metric="score", max_trials=6, goal="MINIMIZE", algorithm="GRID"
+    )
+    assert run_study(directory)[0] == 0
+    trials = directory.trials()
+    best = best_trial(trials, directory.study())
+    assert best is not None and best.parameters == {"rate": "2"}
+    assert trials[0].value is not None and math.isnan(trials[0].value)
+
+
+def test_a_trial_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+    program = curve("options.rate == 2 and sys.exit('no row has a label')")
+    directory = make_study(tmp_path, program, space=SIX, metric="score", max_trials=6, algorithm="GRID")
+    assert run_study(directory)[:2] == (0, "")
+    failed = directory.trials()[1]
+    assert (failed.state, failed.starts) == ("FAILED", 1)
+    assert failed.reason == "it ended with status 1. It said: no row has a label"
+    assert [trial.state for trial in directory.trials()].count("SUCCEEDED") == 5
+
+
+def test_a_study_ends_after_too_many_failures(tmp_path: Path) -> None:
+    directory = make_study(tmp_path, "import sys; sys.exit(2)", space=SIX, max_trials=6, max_failed=2)
+    status, reason, _ = run_study(directory)
+    assert status == 1
+    assert reason == "2 trials have failed, the last one, 2, because it ended with status 2."
+    assert [trial.state for trial in directory.trials()] == ["FAILED"] * 2
+
+
+def test_a_study_of_which_no_trial_has_a_value_fails(tmp_path: Path) -> None:
+    directory = make_study(tmp_path, "import sys; sys.exit('broken')", space=SIX)
+    assert run_study(directory)[:2] == (
+        1,
+        "no trial has a value; trial 1 failed because it ended with status 1. It said: broken",
+    )
+
+
+def test_a_parameter_that_the_program_does_not_take_is_named(tmp_path: Path) -> None:
+    directory = make_study(tmp_path, curve(), space=Space((Integer("layers", 1, 9),)), max_failed=1)
+    assert "unrecognized arguments: --layers=" in run_study(directory)[1]
+
+
+def test_a_program_that_ignores_its_job_directory_is_told_of_it(tmp_path: Path) -> None:
+    directory = make_study(tmp_path, "print('all is well')", metric="auc")
+    assert run_study(directory)[1].endswith(
+        f"the metric 'auc' never appeared; nothing was measured in {directory.path(1)}, which the program gets as "
+        "--job-dir."
+    )
+
+
+def test_a_metric_that_never_appears_is_an_error_that_names_those_that_did(tmp_path: Path) -> None:
+    directory = make_study(tmp_path, curve("options.steps = 4"), space=SIX, metric="auc")
+    assert run_study(directory)[1].endswith("the metric 'auc' never appeared; these did: score.")
+
+
+def test_a_program_that_cannot_pause_runs_to_its_end_and_that_is_said_once(tmp_path: Path) -> None:
+    program = curve("evaluation_watch = lambda: type('', (), {'evaluated': lambda *a, **k: None})")
+    settings = {"space": SIX, "metric": "score", "max_trials": 6, "algorithm": "GRID", "early_stopping": True}
+    directory = make_study(tmp_path, program, **settings)
+    _, _, said = run_study(directory)
+    assert [trial.step for trial in directory.trials()] == [64] * 6
+    assert sum("ended without a pause" in line for line in said) == 1
+
+
+def test_a_killed_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    program = curve("""
+    def each_step(step):
+        if step == 9 and not pathlib.Path("killed").exists():
+            pathlib.Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    directory = make_study(tmp_path, program, space=SIX, metric="score")
+    assert run_study(directory)[:2] == (0, "")
+    trial = directory.trial(1)
+    assert trained(trial) == list(range(1, 65))
+    assert (trial.state, trial.starts, trial.restarts) == ("SUCCEEDED", 2, 0)
+
+
+def test_a_trial_that_dies_again_and_again_fails(tmp_path: Path) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    directory = make_study(tmp_path, program, space=SIX)
+    assert run_study(directory)[1].endswith("because it was killed by SIGKILL.")
+    assert directory.trial(1).starts == 1 + directory.job.spec().max_restarts
+
+
+def test_the_trials_of_an_earlier_job_come_first(tmp_path: Path) -> None:
+    other = Space((Discrete("rate", ("7",)),))
+    make_trial(make_study(tmp_path, curve(), name="earlier"), parameters={"rate": "3"}, results=[(1, 0.5)])
+    directory = make_study(tmp_path, curve("options.steps = 4"), space=SIX, metric="score", resume_previous="earlier")
+    assert run_study(directory)[0] == 0
+    elsewhere = make_study(tmp_path, curve(), space=other, name="elsewhere", resume_previous="earlier")
+    with pytest.raises(InvalidValueError, match="'rate' must be one of 7, but got 3"):
+        run_study(elsewhere)
+    with pytest.raises(InvalidValueError, match="there is no job never"):
+        run_study(make_study(tmp_path, curve(), name="late", resume_previous="never"))

@@ -1,0 +1,342 @@
+"""The controller of a study: starts trials, reads their metrics, promotes those that paused, and settles after kills.
+
+``python -m torch_estimator.tuning.controller JOBS/NAME`` is started by a target in place of the launcher of other jobs.
+What is true is on disk. A controller that was killed leaves its trials running, and the next one takes them up again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from torch_estimator import files
+from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
+from torch_estimator.jobs.directory import JobDirectory, JobSpec
+from torch_estimator.jobs.launcher import SECRETS, ended_after
+from torch_estimator.jobs.launcher import main as launch
+from torch_estimator.jobs.logs import RoleLogs
+from torch_estimator.launch.job import describe_status
+from torch_estimator.processes.events import Events
+from torch_estimator.runs.locks import Holder, held
+from torch_estimator.tuning.asha import Standing, next_move
+from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
+from torch_estimator.tuning.metrics import read_metric
+from torch_estimator.tuning.samplers import Sampler, sampler_of
+from torch_estimator.tuning.starters import Adopted, Fresh, Process, Start, send
+from torch_estimator.tuning.study import Study
+
+LAUNCHER = "torch_estimator.tuning.controller"
+"""What a target starts for a job that is a study."""
+
+_POLL_SECS = 0.05
+_FACTOR = 4
+# More rungs than any training has: 4 ** 30 steps. A trial that ends before its rung is not sent further.
+_RUNGS = 30
+_LAST_LINE_BYTES = 4096
+
+
+class Controller:
+    """Runs the trials of a study with `start`; `say` takes sentences for the user."""
+
+    def __init__(self, directory: StudyDirectory, start: Start, say: Callable[[str], object], *, threads: int) -> None:
+        self._directory = directory
+        self._spec = directory.job.spec()
+        self._study = directory.study()
+        self._start_process = start
+        self._say = say
+        self._threads = threads
+        self._sampler: Sampler = sampler_of(self._study, files.join(directory.job.url, "optuna.journal"))
+        self._trials = {trial.number: trial for trial in directory.trials()}
+        self._order = 0
+        self._running: dict[int, Process] = {}
+        # Trials whose process died, or was never started, in the order in which they are started again.
+        self._waiting: list[int] = []
+        self._is_exhausted = False
+        self._failed = 0
+        self._events = Events()
+        self._kill_at = math.inf
+        self._reason = ""
+        self._status = 0
+        self.was_interrupted = False
+
+    def run(self) -> tuple[int, str]:
+        """Run the study; return its exit status and the reason for it."""
+        with self._events.on_signals(self._on_signal):
+            self._repeat_to_sampler()
+            self._settle()
+            while True:
+                for number in [one for one, process in self._running.items() if process.has_ended()]:
+                    self._on_end(self._trials[number], self._running.pop(number).status)
+                while not self._status and len(self._running) < self._study.parallel and self._go_on():
+                    pass
+                if not self._running:
+                    break
+                self._events.handle_one(_POLL_SECS)
+                if time.monotonic() >= self._kill_at:
+                    self._signal_all(signal.SIGKILL)
+        if not self._status:
+            self._finish()
+        return self._status, self._reason
+
+    def _repeat_to_sampler(self) -> None:
+        """Tell the sampler again what it was asked and told before, in the same order."""
+        if self._study.resume_previous is not None:
+            earlier = StudyDirectory(JobDirectory(self._directory.job.jobs, self._study.resume_previous))
+            earlier.study()
+            for trial in earlier.trials():
+                if trial.value is not None and trial.state != "FAILED":
+                    self._sampler.add(trial.parameters, trial.value)
+        calls = []
+        for trial in self._trials.values():
+            calls.append((trial.asked, trial, -1))
+            calls += [(order, trial, index) for index, order in enumerate(trial.told)]
+        for order, trial, index in sorted(calls, key=lambda one: one[0]):
+            self._order = order
+            if index < 0:
+                self._sampler.ask(trial.parameters)
+            else:
+                self._tell(trial, index)
+
+    def _tell(self, trial: Trial, index: int) -> None:
+        """Tell the sampler the result of a rung, or that the trial failed."""
+        if index == len(trial.results):
+            self._sampler.tell(trial.number - 1, None)
+            return
+        step, value = trial.results[index]
+        is_end = trial.state == "SUCCEEDED" and index == len(trial.results) - 1
+        self._sampler.tell(trial.number - 1, value, None if is_end else step)
+
+    def _settle(self) -> None:
+        """Take up the trials that run, and those that ended or died while there was no controller."""
+        for trial in list(self._trials.values()):
+            if trial.state == "STOPPED":
+                trial.state = "PAUSED"
+            if trial.state != "RUNNING":
+                continue
+            holder = self._directory.holder(trial.number)
+            if holder is not None:
+                self._say(f"trial {trial.number} still runs (pid {holder.pid}); going on with it.")
+                self._running[trial.number] = Adopted(self._directory, trial.number, holder)
+            elif trial.starts:
+                self._on_end(trial, None)
+            else:
+                self._waiting.append(trial.number)
+
+    def _go_on(self) -> bool:
+        """Start a trial: one that died, else one to promote, else a new one; return False if there is none."""
+        if self._waiting:
+            self._start(self._trials[self._waiting.pop(0)])
+            return True
+        can_start = not self._is_exhausted and len(self._trials) < self._study.max_trials
+        if self._study.early_stopping:
+            standings = {number: _standing(trial) for number, trial in self._trials.items()}
+            is_best_high = self._study.goal == "MAXIMIZE"
+            move = next_move(standings, _RUNGS, maximize=is_best_high, can_start=can_start, factor=_FACTOR)
+            if move is None:
+                return False
+            if move.trial is not None:
+                self._promote(self._trials[move.trial], move.rung)
+                return True
+        if can_start and (parameters := self._sampler.ask()) is not None:
+            self._begin(parameters)
+            return True
+        self._is_exhausted = can_start or self._is_exhausted
+        return False
+
+    def _begin(self, parameters: dict[str, str]) -> None:
+        number = max(self._trials, default=0) + 1
+        where = self._directory.path(number)
+        trial = Trial(
+            number=number,
+            parameters=parameters,
+            job_dir=where if self._spec.job_dir is None else files.join(self._spec.job_dir, str(number)),
+            # Compiled by the time, as "auto" is, a trial would not have the same bits again.
+            compile=False,
+            threads=self._threads,
+            asked=self._next_order(),
+            # The first rung is the first checkpoint that is evaluated, wherever that is.
+            pauses_at=1 if self._study.early_stopping else None,
+            began=time.time(),
+        )
+        self._trials[number] = trial
+        self._start(trial)
+
+    def _promote(self, trial: Trial, rung: int) -> None:
+        first_step = max(1, trial.results[0][0])
+        trial.state, trial.rung, trial.pauses_at = "RUNNING", rung, first_step * _FACTOR**rung
+        self._say(f"trial {trial.number} is promoted from step {trial.step} to step {trial.pauses_at}.")
+        self._start(trial)
+
+    def _start(self, trial: Trial) -> None:
+        trial.starts += 1
+        self._directory.write(trial)
+        process = self._start_process(trial)
+        self._running[trial.number] = process
+        given = " ".join(f"--{name}={value}" for name, value in trial.parameters.items())
+        self._say(f"trial {trial.number} started (pid {process.pid}): {given}")
+
+    def _on_end(self, trial: Trial, status: int | None) -> None:
+        """Read what a trial has reached, now that its process has ended, and write what becomes of it."""
+        holder = self._directory.holder(trial.number)
+        if holder is not None:
+            # A process that a killed controller started came first.
+            self._running[trial.number] = Adopted(self._directory, trial.number, holder)
+            return
+        end = self._directory.end(trial.number).read()
+        if end is not None and end.start == trial.starts:
+            status = end.status
+        died = status is None or status < 0 or status >= 128
+        values, problem = self._values(trial)
+        reached = [step for step in values if trial.pauses_at is not None and step >= trial.pauses_at]
+        if status == 0 and values:
+            self._reach(trial, max(values), values, "SUCCEEDED")
+            if trial.pauses_at is not None and trial.starts == 1:
+                self._say_once(
+                    f"trial {trial.number} ended without a pause: a trial pauses at a checkpoint that "
+                    "train_and_evaluate evaluates before the last one."
+                )
+        elif status == 0:
+            self._fail(trial, problem)
+        elif died and reached:
+            self._reach(trial, min(reached), values, "PAUSED")
+        elif died and (self._status or trial.restarts < self._spec.max_restarts):
+            trial.restarts += not self._status
+            self._waiting.append(trial.number)
+            self._directory.write(trial)
+            self._say(f"trial {trial.number} {_how(status)}; it goes on from its last checkpoint.")
+        else:
+            self._fail(trial, " ".join(filter(None, [f"it {_how(status)}.", self._last_line(trial)])))
+
+    def _values(self, trial: Trial) -> tuple[dict[int, float], str]:
+        """Return the metric by step; without one, the reason in a sentence."""
+        try:
+            return read_metric(trial.job_dir, self._study.metric, self._directory.path(trial.number, ".metrics")), ""
+        except UserError as error:
+            return {}, str(error)
+
+    def _reach(self, trial: Trial, step: int, values: dict[int, float], state: str) -> None:
+        """Write that a trial has paused or ended at a step."""
+        value = values[step]
+        if self._study.measurement == "BEST":
+            value = min((one for at, one in values.items() if at <= step), key=lambda one: rank(one, self._study))
+        trial.state = "SUCCEEDED" if state == "SUCCEEDED" else "PAUSED"
+        trial.results.append((step, value))
+        trial.restarts = 0
+        self._conclude(trial)
+        verb = "paused" if state == "PAUSED" else "ended"
+        self._say(f"trial {trial.number} {verb} at step {step}: {self._study.metric} = {value:g}")
+
+    def _fail(self, trial: Trial, reason: str) -> None:
+        trial.state, trial.reason = "FAILED", reason
+        self._conclude(trial)
+        self._failed += 1
+        self._say(f"trial {trial.number} failed: {reason}")
+        if self._failed >= self._study.failures and not self._status:
+            self._end(1, f"{self._failed} trials have failed, the last one, {trial.number}, because {reason}")
+
+    def _conclude(self, trial: Trial) -> None:
+        trial.told.append(self._next_order())
+        trial.ended = time.time()
+        self._directory.write(trial)
+        self._tell(trial, len(trial.told) - 1)
+
+    def _next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def _finish(self) -> None:
+        """Write the end of the study, after its last trial."""
+        for trial in self._trials.values():
+            if trial.state == "PAUSED":
+                trial.state = "STOPPED"
+                self._directory.write(trial)
+        self._sampler.close()
+        best = best_trial(list(self._trials.values()), self._study)
+        if best is None:
+            last = max(self._trials.values(), key=lambda trial: trial.ended)
+            self._status, self._reason = 1, f"no trial has a value; trial {last.number} failed because {last.reason}"
+        else:
+            self._say(f"the best of {len(self._trials)} trials is {best.number}: {self._study.metric} = {best.value:g}")
+
+    def _on_signal(self, number: int) -> None:
+        if self.was_interrupted:
+            self._signal_all(signal.SIGKILL)
+            return
+        self.was_interrupted = True
+        self._end(RESTART_ME, "it was interrupted.")
+
+    def _end(self, status: int, reason: str) -> None:
+        """Have all trials save and end."""
+        self._status, self._reason = status, reason
+        self._kill_at = time.monotonic() + self._spec.stop_secs
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: int) -> None:
+        for process in self._running.values():
+            send(process, number)
+
+    def _last_line(self, trial: Trial) -> str:
+        with suppress(OSError), open(self._directory.log(trial.number), "rb") as log:
+            log.seek(max(0, os.stat(log.fileno()).st_size - _LAST_LINE_BYTES))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+            return f"It said: {lines[-1].strip()}" if lines else ""
+        return ""
+
+    def _say_once(self, text: str) -> None:
+        self._say(text)
+        self._say_once = lambda text: None  # type: ignore[method-assign]
+
+
+def _standing(trial: Trial) -> Standing:
+    is_over = trial.state in ("SUCCEEDED", "FAILED")
+    return Standing([value for _, value in trial.results], _RUNGS if is_over else trial.rung)
+
+
+def _how(status: int | None) -> str:
+    return "was killed" if status is None else describe_status(status)
+
+
+def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
+    """Run a study with the job's program. It implements `torch_estimator.jobs.launcher.Body`."""
+    directory = StudyDirectory(job)
+    environ = {**os.environ, **({SECRETS: json.dumps(secrets)} if secrets else {})}
+
+    def in_use(holder: Holder) -> UserError:
+        return InvalidValueError(f"another controller is at work in {job.url}: {holder}; end that first.")
+
+    logs = RoleLogs(job.logs, [])
+    try:
+        with held(files.join(job.url, "controller.lock"), in_use):
+            controller = Controller(
+                directory,
+                Fresh(directory, environ),
+                lambda text: logs.write(None, text.encode(), True),
+                threads=threads_of(directory.study()),
+            )
+            job.add("started", "RUNNING", pid=os.getpid())
+            is_over: list[bool] = []
+            with ended_after(spec.max_running_secs, lambda: is_over.append(True)):
+                status, reason = controller.run()
+            if is_over:
+                reason = f"it has run for its scheduling.maxRunningTime of {spec.max_running_secs:g} s."
+            return status, reason, controller.was_interrupted and not is_over
+    finally:
+        logs.close()
+
+
+def threads_of(study: Study) -> int:
+    """Return on how many threads each trial computes: one if several run side by side."""
+    if study.parallel > 1:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(os.environ.get("OMP_NUM_THREADS") or cores)
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1:], _run))

@@ -1,0 +1,155 @@
+"""A study on disk: a job whose directory has, beside what every job has, files for each trial.
+
+    JOBS/NAME/trials/3.json      trial 3, a `Trial`, which only the controller writes
+    JOBS/NAME/trials/3.lock      locked by the process of trial 3 while it lives, which it names
+    JOBS/NAME/trials/3.end       how that process ended, an `End`, which it writes itself
+    JOBS/NAME/trials/3.metrics   what the program reported with cloudml-hypertune
+    JOBS/NAME/trials/3/          its output, where the job has no directory for it
+    JOBS/NAME/logs/trial-3.raw.log  what it printed
+    JOBS/NAME/optuna.journal     copy of the trials for optuna-dashboard
+    JOBS/NAME/controller.lock    locked by the controller, which it names
+
+Controller and trials share nothing else, so that each can be killed and started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import JobDirectory
+from torch_estimator.jobs.logs import RAW_SUFFIX
+from torch_estimator.runs.locks import FileLock, Holder
+from torch_estimator.runs.state_file import StateFile, from_json
+from torch_estimator.tuning.study import Study
+
+TrialState = Literal["RUNNING", "PAUSED", "SUCCEEDED", "STOPPED", "FAILED"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """A trial, as ``trials/N.json`` has it.
+
+    Attributes:
+        number: Its number, from 1 on.
+        parameters: Values of the parameters as texts.
+        job_dir: Its job directory.
+        compile: What ``compile="auto"`` means in it.
+        threads: On how many threads it computes.
+        state: RUNNING also where its process has died and is to be started again, PAUSED at a rung, and at the end
+            SUCCEEDED, STOPPED (it paused and was not promoted) or FAILED.
+        asked: Place of its parameters in the order of what was asked of the sampler and told to it.
+        told: Place of its results in that order.
+        rung: Rung that it was last sent to, from 0 on.
+        pauses_at: Step of that rung; None if it runs to its own end.
+        results: Step and value at each rung that it has reached, and at its end.
+        starts: How often a process was started for it.
+        restarts: How often it died since it last reached a rung.
+        began: When it was first started, in seconds since 1970.
+        ended: When it last paused or ended.
+        reason: Why it failed, in a sentence.
+    """
+
+    number: int
+    parameters: dict[str, str]
+    job_dir: str
+    compile: bool
+    threads: int
+    state: TrialState = "RUNNING"
+    asked: int = 0
+    told: list[int] = field(default_factory=list)
+    rung: int = 0
+    pauses_at: int | None = None
+    results: list[tuple[int, float]] = field(default_factory=list)
+    starts: int = 0
+    restarts: int = 0
+    began: float = 0.0
+    ended: float = 0.0
+    reason: str = ""
+
+    @property
+    def value(self) -> float | None:
+        """The metric at the last rung or the end; None before."""
+        return self.results[-1][1] if self.results else None
+
+    @property
+    def step(self) -> int | None:
+        """The step of the value."""
+        return self.results[-1][0] if self.results else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How the process of a trial ended: in which of the trial's starts, and with which exit status."""
+
+    start: int
+    status: int
+
+
+class StudyDirectory:
+    """The directory of a job that is a study."""
+
+    def __init__(self, job: JobDirectory) -> None:
+        self.job = job
+        self.trials_url = files.join(job.url, "trials")
+
+    def study(self) -> Study:
+        """Return what was asked for; raise an InvalidValueError if the job is no study."""
+        asked = self.job.spec().study
+        if asked is None:
+            raise InvalidValueError(f"job {self.job.name} is no study, so that it has no trials.")
+        study: Study = from_json(Study, asked)
+        return study
+
+    def trial(self, number: int) -> Trial:
+        """Return a trial that there is."""
+        trial = self._trial(number).read()
+        if trial is None:
+            raise InvalidValueError(f"study {self.job.name} has no trial {number}.")
+        return trial
+
+    def trials(self) -> list[Trial]:
+        """Return all trials, by number."""
+        stems = (name.removesuffix(".json") for name in files.listdir(self.trials_url) if name.endswith(".json"))
+        return [self.trial(number) for number in sorted(int(stem) for stem in stems if stem.isdecimal())]
+
+    def write(self, trial: Trial) -> None:
+        """Write a trial."""
+        self._trial(trial.number).write(trial)
+
+    def log(self, number: int) -> str:
+        """Return the path of the log of a trial, which its process writes."""
+        return files.join(self.job.logs, f"trial-{number}{RAW_SUFFIX}")
+
+    def path(self, number: int, suffix: str = "") -> str:
+        """Return the path of a trial's directory, or of its file with a suffix such as ``.lock``."""
+        return files.join(self.trials_url, f"{number}{suffix}")
+
+    def end(self, number: int) -> StateFile[End]:
+        """Return the file with which the process of a trial says how it ended."""
+        return StateFile(self.path(number, ".end"), End)
+
+    def holder(self, number: int) -> Holder | None:
+        """Return the process of a trial that runs; None if none runs."""
+        with contextlib.suppress(BlockingIOError):
+            FileLock(self.path(number, ".lock")).release()
+            return None
+        return Holder.read(self.path(number, ".lock"))
+
+    def _trial(self, number: int) -> StateFile[Trial]:
+        return StateFile(self.path(number, ".json"), Trial, error=InvalidValueError, cure="remove it")
+
+
+def best_trial(trials: list[Trial], study: Study) -> Trial | None:
+    """Return the trial with the best value, of equal ones the first; None if none has a value. NaN is the worst."""
+    there = [one for one in trials if one.value is not None and one.state != "FAILED"]
+    return min(there, key=lambda one: (rank(one.value or 0.0, study), one.number), default=None)
+
+
+def rank(value: float, study: Study) -> tuple[bool, float]:
+    """Return a key by which better values come first."""
+    is_nan = value != value
+    return is_nan, 0.0 if is_nan else -value if study.goal == "MAXIMIZE" else value

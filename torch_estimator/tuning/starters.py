@@ -1,0 +1,148 @@
+"""How the process of a trial is started, watched and ended.
+
+The process outlives the controller that started it, so that it is in a session of its own, writes its log itself, and
+says on disk how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, Protocol
+
+from torch_estimator.processes.forked import fork
+from torch_estimator.runs.locks import Holder
+from torch_estimator.tuning.directory import StudyDirectory, Trial
+from torch_estimator.tuning.trial import Body, run_trial
+
+
+class Process(Protocol):
+    """The process of a trial."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on this machine; None if it runs elsewhere."""
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+
+    @property
+    def status(self) -> int | None:
+        """Exit status, -n if signal n ended it; None if nobody can know that but the process."""
+
+
+Start = Callable[[Trial], Process]
+"""Function that starts the process of a trial, which runs to its next rung or its end."""
+
+
+class Fresh:
+    """Starts a new interpreter for each trial. It implements `Start`."""
+
+    def __init__(self, directory: StudyDirectory, environ: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._environ = dict(environ)
+        self._interpreter = directory.job.spec().interpreter or sys.executable
+
+    def __call__(self, trial: Trial) -> Process:
+        with _log(self._directory, trial) as log:
+            return _Child(
+                subprocess.Popen(
+                    [
+                        *(self._interpreter, "-P", "-m", "torch_estimator.tuning.trial"),
+                        *(self._directory.job.url, str(trial.number)),
+                    ],
+                    env={"PYTHONUNBUFFERED": "1", **self._environ},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+
+class _Child:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid: int | None = process.pid
+
+    def has_ended(self) -> bool:
+        if self._process.poll() is None:
+            return False
+        # Kill the processes that it left running; nothing else would end them.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return True
+
+    @property
+    def status(self) -> int | None:
+        return self._process.returncode
+
+
+class Forked:
+    """Forks this process for each trial, which then runs a body, or the job's program. It implements `Start`.
+
+    Only a fork has a function of a notebook or a closure. It computes on one thread, as threads are not forked.
+    """
+
+    def __init__(self, directory: StudyDirectory, body: Body | None = None) -> None:
+        self._directory = directory
+        self._body = body
+
+    def __call__(self, trial: Trial) -> Process:
+        for stream in (sys.stdout, sys.stderr):
+            # What is in the buffer would be printed twice.
+            stream.flush()
+        with _log(self._directory, trial) as log:
+            child = fork(may_outlive=True)
+            return child if child is not None else self._run(trial, log)
+
+    def _run(self, trial: Trial, log: int) -> NoReturn:
+        status = 1
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            # A notebook's streams belong to its own process.
+            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  # it is open to the end
+            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+            status = run_trial(self._directory, trial.number, self._body)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            # Nothing that the parent registered for its own end may run here.
+            os._exit(status & 0xFF)
+
+
+class Adopted:
+    """The process of a trial that another controller started. Nobody but itself can say how it ends."""
+
+    status = None
+
+    def __init__(self, directory: StudyDirectory, number: int, holder: Holder) -> None:
+        self._directory, self._number = directory, number
+        self.pid = holder.pid if holder.place == Holder.this_process().place else None
+
+    def has_ended(self) -> bool:
+        return self._directory.holder(self._number) is None
+
+
+def send(process: Process, number: int) -> None:
+    """Send a signal to the process of a trial and to what it started."""
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _log(directory: StudyDirectory, trial: Trial) -> Iterator[int]:
+    log = os.open(directory.log(trial.number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        yield log
+    finally:
+        os.close(log)
