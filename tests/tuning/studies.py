@@ -121,7 +121,7 @@ parser.add_argument("--rate", type=float)
 parser.add_argument("--job-dir", type=pathlib.Path)
 parser.add_argument("--steps", type=int, default=64)
 options = parser.parse_args()
-options.job_dir.mkdir(exist_ok=True)
+options.job_dir.mkdir(parents=True, exist_ok=True)
 checkpoint = options.job_dir / "checkpoint"
 step = int(checkpoint.read_text()) if checkpoint.exists() else 0
 

@@ -41,7 +41,7 @@ built-in ones are in the file estimator.toml of this directory."""
 
 def add_to(commands: Commands) -> None:
     """Add the command and its options to the parser."""
-    parser = commands.add_parser("jobs", help="jobs of training: submit, list, describe, stream-logs, cancel, resume")
+    parser = commands.add_parser("jobs", help="jobs of training: submit, list, describe, trials, stream-logs, cancel, resume")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_submit(actions)
     listing = actions.add_parser("list", help="list the jobs, the newest first")
@@ -66,6 +66,7 @@ def add_to(commands: Commands) -> None:
     resume.usage = "estimator jobs resume NAME [--jobs DIR] [-- ARGS]"
     resume.epilog = "ARGS are all arguments of the program again, where estimator.toml says that some are secret."
     resume.set_defaults(error=resume.error, arguments=[])
+    _add_format(add("trials", "list the trials of a study, the best one marked", run_trials))
     stream = add("stream-logs", "print the log lines of a job as they come", run_stream)
     stream.add_argument("--task-name", metavar="ROLE", help="only this role, such as worker-0")
     _add_streaming(stream)
@@ -86,7 +87,7 @@ def _add_submit(actions: Any) -> None:
     add("--module-name", metavar="NAME", help="module to run, such as trainer.task")
     add("--package-path", metavar="DIR", help="folder of its package (default: the one of its name here)")
     add("--job-dir", metavar="DIR", help="passed to the program as --job-dir DIR, after its other arguments")
-    add("--config", metavar="FILE", help="gcloud's YAML with trainingInput; options win over it")
+    add("--config", metavar="FILE", help="gcloud's YAML with trainingInput, or Vertex AI's with studySpec; options win over it")
     add("--scale-tier", metavar="TIER", help="BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU or CUSTOM (default: BASIC)")
     for role in _ROLES:
         add(
@@ -208,17 +209,13 @@ def run_submit(options: argparse.Namespace) -> int:
     useless = list(request.useless)
     if request.study is not None:
         from torch_estimator.tuning.configuration import study_of
+        from torch_estimator.tuning.controller import study_spec
 
         study, others = study_of(request.study)
-        spec = dataclasses.replace(spec, study=dataclasses.asdict(study))
+        spec = study_spec(spec, study, job)
         useless += others
     if useless := list(dict.fromkeys(useless)):
         print(f"{', '.join(useless)} {'does' if len(useless) == 1 else 'do'} nothing here.", file=sys.stderr)
-    if spec.study is not None and not options.dry_run:
-        raise InvalidValueError(
-            f"{options.config} asks for a study of several trainings, which jobs submit does not run yet; --dry-run "
-            "shows it."
-        )
     spec, plan = submit(job, spec, options.package_path, secrets, is_dry=options.dry_run)
     if options.dry_run:
         _print_spec(spec, options.format, {"runs": plan})
@@ -313,7 +310,10 @@ def run_list(options: argparse.Namespace) -> None:
     if not found:
         print(f"There are no jobs in {where}.", file=sys.stderr)
         return
-    rows = [[spec.name, status.shown, time_text(spec.created), spec.target, spec.tier] for spec, status in found]
+    rows = [
+        [spec.name, status.shown, time_text(spec.created), spec.target, "study" if spec.study else spec.tier]
+        for spec, status in found
+    ]
     print(printable(aligned([["JOB_ID", "STATUS", "CREATED", "TARGET", "TIER"], *rows])))
 
 
@@ -345,7 +345,37 @@ def run_describe(options: argparse.Namespace) -> None:
         "directory": job.url,
         "roles": roles,
     }
+    if spec.study is not None:
+        from torch_estimator.tuning.directory import StudyDirectory, best_trial
+
+        study, trials = StudyDirectory(job).study(), StudyDirectory(job).trials()
+        states = [trial.state for trial in trials]
+        best = best_trial(trials, study)
+        extra["trials"] = {state: states.count(state) for state in dict.fromkeys(states)}
+        extra["bestTrial"] = None if best is None else best.number
     _print_spec(spec, options.format, extra)
+
+
+def run_trials(options: argparse.Namespace) -> None:
+    """List the trials of a study."""
+    from torch_estimator.tuning.directory import StudyDirectory, best_trial
+
+    directory = StudyDirectory(_job(options))
+    study, trials = directory.study(), directory.trials()
+    best = best_trial(trials, study)
+    if options.format == "json":
+        shown = [{**dataclasses.asdict(trial), "value": trial.value, "best": trial is best} for trial in trials]
+        # JSON has no NaN.
+        print(json.dumps(json.loads(json.dumps(shown), parse_constant=lambda name: None)))
+        return
+    names = list(dict.fromkeys(name for trial in trials for name in trial.parameters))
+    rows = [["TRIAL", "STATE", "RUNG", "STEP", study.metric, *names, ""]]
+    for trial in trials:
+        step, value = ("", "") if trial.value is None else (str(trial.step), f"{trial.value:.6g}")
+        note = "best" if trial is best else trial.reason
+        parameters = [trial.parameters.get(name, "") for name in names]
+        rows.append([str(trial.number), trial.state, str(trial.rung), step, value, *parameters, note])
+    print(printable(aligned(rows)))
 
 
 def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
@@ -360,6 +390,7 @@ def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
             if part.get(key):
                 part[key] = time_text(part[key])
     shown = {key: value for key, value in content["trainingInput"].items() if value not in ("", None, {}, [], 0)}
+    shown.pop("launcher")
     content["trainingInput"] = shown
     content = {key: value for key, value in content.items() if value not in ("", None, {})}
     print(printable(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).rstrip()))

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, replace
 
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
@@ -87,11 +88,9 @@ class Controller:
     def _repeat_to_sampler(self) -> None:
         """Tell the sampler again what it was asked and told before, in the same order."""
         if self._study.resume_previous is not None:
-            earlier = StudyDirectory(JobDirectory(self._directory.job.jobs, self._study.resume_previous))
-            earlier.study()
-            for trial in earlier.trials():
-                if trial.value is not None and trial.state != "FAILED":
-                    self._sampler.add(trial.parameters, trial.value)
+            for trial in _finished(self._directory.job.jobs, self._study.resume_previous):
+                assert trial.value is not None
+                self._sampler.add(trial.parameters, trial.value)
         calls = []
         for trial in self._trials.values():
             calls.append((trial.asked, trial, -1))
@@ -302,7 +301,32 @@ def _how(status: int | None) -> str:
     return "was killed" if status is None else describe_status(status)
 
 
-def _run(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
+def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
+    """Return the specification of a job that is a study; raise a UserError if it cannot run."""
+    if spec.settings["kind"] != "local":
+        raise InvalidValueError(f"a study runs on a target of kind local only, but {spec.target} is of another kind.")
+    if spec.is_cluster or any(machine.gpus for machine in spec.machines.values()):
+        raise InvalidValueError(
+            f"each trial of a study is one process without a GPU of its own, but scale tier {spec.tier} asks for more; "
+            "choose BASIC."
+        )
+    if not job.is_local:
+        raise InvalidValueError(f"the trials of a study lock local files, but {job.url} is none; give another --jobs.")
+    if study.resume_previous is not None:
+        sampler = sampler_of(study)
+        for trial in _finished(job.jobs, study.resume_previous):
+            sampler.add(trial.parameters, trial.value or 0.0)
+    return replace(spec, study=asdict(study), launcher=LAUNCHER)
+
+
+def _finished(jobs: str, name: str) -> list[Trial]:
+    """Return the trials of an earlier study that have a value."""
+    directory = StudyDirectory(JobDirectory(jobs, name))
+    directory.study()
+    return [trial for trial in directory.trials() if trial.value is not None and trial.state != "FAILED"]
+
+
+def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
     """Run a study with the job's program. It implements `torch_estimator.jobs.launcher.Body`."""
     directory = StudyDirectory(job)
     environ = {**os.environ, **({SECRETS: json.dumps(secrets)} if secrets else {})}
@@ -339,4 +363,4 @@ def threads_of(study: Study) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(launch(sys.argv[1:], _run))
+    sys.exit(launch(sys.argv[1:], run_program))

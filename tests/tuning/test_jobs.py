@@ -1,0 +1,149 @@
+"""Studies as jobs: submitted from YAML, watched, killed, cancelled and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import Jobs, wait_until
+from tests.tuning.studies import curve, trained
+from torch_estimator.tuning.directory import StudyDirectory
+
+YAML = """
+trainingInput:
+  hyperparameters:
+    goal: MAXIMIZE
+    hyperparameterMetricTag: score
+    maxTrials: 4
+    maxParallelTrials: 2
+    algorithm: GRID_SEARCH
+    params:
+    - parameterName: rate
+      type: DISCRETE
+      discreteValues: [1, 2, 3.50, 4]
+"""
+
+WAITING = """
+def each_step(step):
+    if step == 6:
+        add("waits", str(os.getpid()))
+        wait_for("go")
+"""
+
+
+def submit(jobs: Jobs, code: str = "", *arguments: str, name: str = "study", text: str = YAML) -> None:
+    (jobs.folder / "hp.yaml").write_text(text)
+    (jobs.folder / "trainer").mkdir(exist_ok=True)
+    (jobs.folder / "trainer" / "task.py").write_text(curve(code))
+    jobs.submit(name, "--config", "hp.yaml", "--package-path", "trainer", *arguments, "--", "--steps", "16")
+
+
+def study(jobs: Jobs, name: str = "study") -> StudyDirectory:
+    return StudyDirectory(jobs.directory(name))
+
+
+def waiting(jobs: Jobs) -> list[int]:
+    path = jobs.folder / "waits"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def test_gclouds_yaml_runs_and_its_trials_are_listed(jobs: Jobs) -> None:
+    submit(jobs, "print('rows are read')", "--job-dir", "out")
+    assert jobs.wait("study") == "SUCCEEDED"
+    lines = jobs.run("trials", "study")[1].splitlines()
+    assert [line.split() for line in lines] == [
+        ["TRIAL", "STATE", "RUNG", "STEP", "score", "rate"],
+        ["1", "SUCCEEDED", "0", "16", "16", "1"],
+        ["2", "SUCCEEDED", "0", "16", "32", "2"],
+        ["3", "SUCCEEDED", "0", "16", "56", "3.50"],
+        ["4", "SUCCEEDED", "0", "16", "64", "4", "best"],
+    ]
+    found = json.loads(jobs.run("trials", "study", "--format", "json")[1])
+    assert [(one["job_dir"], one["best"]) for one in found][2:] == [("out/3", False), ("out/4", True)]
+    described = jobs.describe("study")
+    assert (described["trials"], described["bestTrial"]) == ({"SUCCEEDED": 4}, 4)
+    assert jobs.run("list")[1].splitlines()[1].split()[-1] == "study"
+    status, out, _ = jobs.run("stream-logs", "study", "--task-name", "trial-2", "--polling-interval", "0.05")
+    assert (status, out) == (0, " [trial-2] rows are read\n")
+    assert "the best of 4 trials is 4: score = 64" in jobs.log("study", "launcher")
+
+
+def test_a_killed_controller_leaves_trials_that_the_next_one_takes_up(jobs: Jobs) -> None:
+    submit(jobs, WAITING)
+    wait_until(lambda: len(waiting(jobs)) == 2)
+    os.kill(jobs.launcher("study"), signal.SIGKILL)
+    assert jobs.wait("study") == "FAILED"
+    assert jobs.run("resume", "study")[0] == 0
+    wait_until(lambda: jobs.log("study", "launcher").count("still runs") == 2)
+    assert len(waiting(jobs)) == 2
+    (jobs.folder / "go").touch()
+    assert jobs.wait("study") == "SUCCEEDED"
+    assert [(trial.state, trial.starts, trained(trial)) for trial in study(jobs).trials()] == [
+        ("SUCCEEDED", 1, list(range(1, 17)))
+    ] * 4
+
+
+def test_trials_that_ended_without_a_controller_are_not_started_again(jobs: Jobs) -> None:
+    submit(jobs, WAITING)
+    wait_until(lambda: len(waiting(jobs)) == 2)
+    os.kill(jobs.launcher("study"), signal.SIGKILL)
+    assert jobs.wait("study") == "FAILED"
+    (jobs.folder / "go").touch()
+    wait_until(lambda: all(study(jobs).end(number).read() is not None for number in (1, 2)))
+    assert jobs.run("resume", "study")[0] == 0
+    assert jobs.wait("study") == "SUCCEEDED"
+    assert [trial.starts for trial in study(jobs).trials()] == [1] * 4
+
+
+def test_a_cancelled_study_saves_and_goes_on_where_it_was(jobs: Jobs) -> None:
+    submit(jobs, WAITING)
+    wait_until(lambda: len(waiting(jobs)) == 2)
+    assert jobs.run("cancel", "study")[0] == 0
+    assert jobs.wait("study") == "CANCELLED"
+    trials = study(jobs).trials()
+    assert [(trial.state, trial.restarts) for trial in trials] == [("RUNNING", 0)] * 2
+    assert all(study(jobs).holder(number) is None for number in (1, 2))
+    (jobs.folder / "go").touch()
+    assert jobs.run("resume", "study")[0] == 0
+    assert jobs.wait("study") == "SUCCEEDED"
+    assert [trial.starts for trial in study(jobs).trials()] == [2, 2, 1, 1]
+    # The steps after the checkpoint of step 4 were lost with the process.
+    assert trained(study(jobs).trial(1)) == [1, 2, 3, 4, 5, *range(5, 17)]
+
+
+def test_a_second_controller_is_refused(jobs: Jobs) -> None:
+    submit(jobs, WAITING)
+    wait_until(lambda: len(waiting(jobs)) == 2)
+    job = jobs.directory("study")
+    from torch_estimator.tuning.controller import run_program
+
+    with pytest.raises(ValueError, match="another controller is at work in .*end that first"):
+        run_program(job, job.spec(), [])
+    (jobs.folder / "go").touch()
+    assert jobs.wait("study") == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--on", "slurm"], "a study runs on a target of kind local only, but slurm is of another kind."),
+        (["--scale-tier", "STANDARD_1"], "each trial of a study is one process without a GPU of its own, but scale"),
+        (["--jobs", "memory://jobs"], "the trials of a study lock local files, but memory://jobs/study is none"),
+    ],
+)
+def test_what_a_study_cannot_run_on_is_refused(jobs: Jobs, arguments: list[str], error: str) -> None:
+    (jobs.folder / "hp.yaml").write_text(YAML)
+    line = ("submit", "training", "study", "--config", "hp.yaml", "--module-name", "trainer.task")
+    status, _, err = jobs.run(*line, *arguments)
+    assert (status, error in err) == (2, True), err
+
+
+def test_a_job_that_is_no_study_has_no_trials(jobs: Jobs) -> None:
+    jobs.program("pass")
+    jobs.submit("plain")
+    jobs.wait("plain")
+    assert "job plain is no study, so that it has no trials." in jobs.run("trials", "plain")[2]
