@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -121,7 +120,7 @@ def test_a_second_controller_is_refused(jobs: Jobs) -> None:
     job = jobs.directory("study")
     from torch_estimator.tuning.controller import run_program
 
-    with pytest.raises(ValueError, match="another controller is at work in .*end that first"):
+    with pytest.raises(ValueError, match=r"another controller is at work in .*end that first"):
         run_program(job, job.spec(), [])
     (jobs.folder / "go").touch()
     assert jobs.wait("study") == "SUCCEEDED"

@@ -41,7 +41,9 @@ built-in ones are in the file estimator.toml of this directory."""
 
 def add_to(commands: Commands) -> None:
     """Add the command and its options to the parser."""
-    parser = commands.add_parser("jobs", help="jobs of training: submit, list, describe, trials, stream-logs, cancel, resume")
+    parser = commands.add_parser(
+        "jobs", help="jobs of training: submit, list, describe, trials, stream-logs, cancel, resume"
+    )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_submit(actions)
     listing = actions.add_parser("list", help="list the jobs, the newest first")
@@ -87,7 +89,11 @@ def _add_submit(actions: Any) -> None:
     add("--module-name", metavar="NAME", help="module to run, such as trainer.task")
     add("--package-path", metavar="DIR", help="folder of its package (default: the one of its name here)")
     add("--job-dir", metavar="DIR", help="passed to the program as --job-dir DIR, after its other arguments")
-    add("--config", metavar="FILE", help="gcloud's YAML with trainingInput, or Vertex AI's with studySpec; options win over it")
+    add(
+        "--config",
+        metavar="FILE",
+        help="gcloud's YAML with trainingInput, or Vertex AI's with studySpec; options win over it",
+    )
     add("--scale-tier", metavar="TIER", help="BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU or CUSTOM (default: BASIC)")
     for role in _ROLES:
         add(
