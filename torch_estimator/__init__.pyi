@@ -229,6 +229,12 @@ from .specs import (
 from .specs import (
     TrainSpec as TrainSpec,
 )
+from .tuning.tune import (
+    TuningResult as TuningResult,
+)
+from .tuning.tune import (
+    tune as tune,
+)
 from .warm_start import (
     VocabInfo as VocabInfo,
 )

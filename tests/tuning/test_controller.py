@@ -56,6 +56,18 @@ def test_the_best_are_promoted_and_go_on_from_their_checkpoints(tmp_path: Path) 
     assert sorted(trial.step or 0 for trial in trials) == [4] * 12 + [16] * 3 + [64]
 
 
+def test_the_best_trial_runs_to_its_end_where_none_was_promoted_so_far(tmp_path: Path) -> None:
+    settings = {"space": SIX, "metric": "score", "max_trials": 6, "algorithm": "GRID", "early_stopping": True}
+    directory = make_study(tmp_path, curve(), **settings)
+    assert run_study(directory)[0] == 0
+    trials = directory.trials()
+    best = best_trial(trials, directory.study())
+    assert best is not None
+    assert (best.number, best.step, trained(best)) == (6, 64, list(range(1, 65)))
+    # From the fourth one on, each was the best when it came, and so was promoted.
+    assert [trial.step for trial in trials] == [4, 4, 4, 16, 16, 64]
+
+
 def test_a_lower_value_can_be_better_and_nan_is_the_worst(tmp_path: Path) -> None:
     program = curve("""
     options.steps = 4

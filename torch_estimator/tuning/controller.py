@@ -6,6 +6,7 @@ What is true is on disk. A controller that was killed leaves its trials running,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 
 from torch_estimator import files
@@ -138,9 +138,10 @@ class Controller:
             is_best_high = self._study.goal == "MAXIMIZE"
             move = next_move(standings, _RUNGS, maximize=is_best_high, can_start=can_start, factor=_FACTOR)
             if move is None:
-                return False
+                return self._finish_best()
             if move.trial is not None:
-                self._promote(self._trials[move.trial], move.rung)
+                trial, rung = self._trials[move.trial], move.rung
+                self._promote(trial, rung, max(1, trial.results[0][0]) * _FACTOR**rung)
                 return True
         if can_start and (parameters := self._sampler.ask()) is not None:
             self._begin(parameters)
@@ -166,11 +167,23 @@ class Controller:
         self._trials[number] = trial
         self._start(trial)
 
-    def _promote(self, trial: Trial, rung: int) -> None:
-        first_step = max(1, trial.results[0][0])
-        trial.state, trial.rung, trial.pauses_at = "RUNNING", rung, first_step * _FACTOR**rung
-        self._say(f"trial {trial.number} is promoted from step {trial.step} to step {trial.pauses_at}.")
+    def _promote(self, trial: Trial, rung: int, pauses_at: int | None) -> None:
+        where = "its end" if pauses_at is None else f"step {pauses_at}"
+        self._say(f"trial {trial.number} is promoted from step {trial.step} to {where}.")
+        trial.state, trial.rung, trial.pauses_at = "RUNNING", rung, pauses_at
         self._start(trial)
+
+    def _finish_best(self) -> bool:
+        """Have the best trial run to its end where none has, as only there is a model exported; return False if not."""
+        trials = list(self._trials.values())
+        paused = [trial for trial in trials if trial.state == "PAUSED"]
+        if self._running or not paused or any(trial.state == "SUCCEEDED" for trial in trials):
+            return False
+        highest = max(trial.rung for trial in paused)
+        best = best_trial([trial for trial in paused if trial.rung == highest], self._study)
+        assert best is not None
+        self._promote(best, highest + 1, None)
+        return True
 
     def _start(self, trial: Trial) -> None:
         trial.starts += 1
@@ -281,7 +294,7 @@ class Controller:
             send(process, number)
 
     def _last_line(self, trial: Trial) -> str:
-        with suppress(OSError), open(self._directory.log(trial.number), "rb") as log:
+        with contextlib.suppress(OSError), open(self._directory.log(trial.number), "rb") as log:
             log.seek(max(0, os.stat(log.fileno()).st_size - _LAST_LINE_BYTES))
             lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
             return f"It said: {lines[-1].strip()}" if lines else ""
@@ -326,32 +339,44 @@ def _finished(jobs: str, name: str) -> list[Trial]:
     return [trial for trial in directory.trials() if trial.value is not None and trial.state != "FAILED"]
 
 
-def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
-    """Run a study with the job's program. It implements `torch_estimator.jobs.launcher.Body`."""
-    directory = StudyDirectory(job)
-    environ = {**os.environ, **({SECRETS: json.dumps(secrets)} if secrets else {})}
+def run_controller(
+    directory: StudyDirectory, start: Start, threads: int, say: Callable[[str], object] = lambda text: None
+) -> tuple[int, str, bool]:
+    """Run a study as its only controller; return the exit status, the reason, and whether a signal was the reason.
+
+    What happens goes to the launcher's log, and to `say`.
+    """
+    job = directory.job
+    spec = job.spec()
 
     def in_use(holder: Holder) -> UserError:
         return InvalidValueError(f"another controller is at work in {job.url}: {holder}; end that first.")
 
-    logs = RoleLogs(job.logs, [])
-    try:
-        with held(files.join(job.url, "controller.lock"), in_use):
-            controller = Controller(
-                directory,
-                Fresh(directory, environ),
-                lambda text: logs.write(None, text.encode(), True),
-                threads=threads_of(directory.study()),
-            )
-            job.add("started", "RUNNING", pid=os.getpid())
-            is_over: list[bool] = []
-            with ended_after(spec.max_running_secs, lambda: is_over.append(True)):
-                status, reason = controller.run()
-            if is_over:
-                reason = f"it has run for its scheduling.maxRunningTime of {spec.max_running_secs:g} s."
-            return status, reason, controller.was_interrupted and not is_over
-    finally:
-        logs.close()
+    def write(text: str) -> None:
+        logs.write(None, text.encode(), True)
+        say(text)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(held(files.join(job.url, "controller.lock"), in_use))
+        logs = RoleLogs(job.logs, [])
+        stack.callback(logs.close)
+        controller = Controller(directory, start, write, threads=threads)
+        job.add("started", "RUNNING", pid=os.getpid())
+        is_over: list[bool] = []
+        stack.enter_context(ended_after(spec.max_running_secs, lambda: is_over.append(True)))
+        status, reason = controller.run()
+    if is_over:
+        reason = f"it has run for its scheduling.maxRunningTime of {spec.max_running_secs:g} s."
+    return status, reason, controller.was_interrupted and not is_over
+
+
+def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
+    """Run a study of the job's program. It implements `torch_estimator.jobs.launcher.Body`."""
+    if not spec.package:
+        raise InvalidValueError(f"the trials of {job.name} run a function; call tune again with the same directory.")
+    directory = StudyDirectory(job)
+    environ = {**os.environ, **({SECRETS: json.dumps(secrets)} if secrets else {})}
+    return run_controller(directory, Fresh(directory, environ), threads_of(directory.study()))
 
 
 def threads_of(study: Study) -> int:

@@ -144,8 +144,12 @@ class StudyDirectory:
 
 
 def best_trial(trials: list[Trial], study: Study) -> Trial | None:
-    """Return the trial with the best value, of equal ones the first; None if none has a value. NaN is the worst."""
-    there = [one for one in trials if one.value is not None and one.state != "FAILED"]
+    """Return the trial with the best value, of equal ones the first; None if none has a value. NaN is the worst.
+
+    Trials that have run to their end come before those that paused.
+    """
+    there = [one for one in trials if one.value is not None and one.state == "SUCCEEDED"]
+    there = there or [one for one in trials if one.value is not None and one.state != "FAILED"]
     return min(there, key=lambda one: (rank(one.value or 0.0, study), one.number), default=None)
 
 

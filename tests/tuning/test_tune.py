@@ -1,0 +1,115 @@
+"""Studies in Python: functions and programs, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_estimator as te
+from tests.tuning.studies import ROOT, curve
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import JobDirectory
+from torch_estimator.tuning.directory import StudyDirectory
+
+
+def tune(folder: Path, what: Any, space: Any = None, **settings: Any) -> te.TuningResult:
+    given = {"metric": "score", "algorithm": "grid", "trials": 3, "directory": folder / "study", **settings}
+    return te.tune(what, space or {"x": [1, 2, 3]}, **given)
+
+
+def test_a_function_gets_values_and_runs_in_a_process_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[int] = []
+    atexit.register(ended.append, 1)
+    print("once", end="")
+
+    def score(parameters: dict[str, Any], job_dir: str) -> float:
+        print("said by a trial")
+        Path(f"{job_dir}.seen").write_text(f"{os.getpid()} {threading.active_count()} {parameters!r}")
+        return float(parameters["x"])
+
+    result = tune(tmp_path, score, {"x": [1, 2.5], "kind": ["a"]}, trials=2, parallel=2)
+    assert capfd.readouterr().out == "once"
+    table = result.frame()
+    assert (table["score"].tolist(), table["state"].tolist()) == ([1.0, 2.5], ["SUCCEEDED"] * 2)
+    assert (result.best_parameters, result.best_value, result.best_export) == ({"x": 2.5, "kind": "a"}, 2.5, None)
+    seen = Path(f"{result.best_dir}.seen").read_text().split(maxsplit=2)
+    assert (int(seen[0]) != os.getpid(), seen[1:]) == (True, ["1", "{'x': 2.5, 'kind': 'a'}"])
+    assert (tmp_path / "study" / "logs" / "trial-1.raw.log").read_text() == "said by a trial\n"
+    assert repr(result) == f"TuningResult(2 trials in {tmp_path}/study; best: trial 2, score = 2.5)"
+
+
+def test_a_program_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "task.py").write_text(curve())
+    result = tune(tmp_path, "task", {"rate": (1, 3)}, arguments=["--steps", "8"])
+    assert result.frame()["score"].tolist() == [8.0, 16.0, 24.0]
+    # Nothing is left to do.
+    assert tune(tmp_path, "task", {"rate": (1, 3)}, arguments=["--steps", "8"]).best_value == 24.0
+
+
+def test_a_study_that_failed_goes_on_when_it_is_called_again(tmp_path: Path) -> None:
+    def score(parameters: dict[str, Any], job_dir: str) -> float:
+        if not (tmp_path / "data").exists():
+            raise InvalidValueError("there is no data.")
+        return float(parameters["x"])
+
+    space = {"x": [1, 2, 3, 4]}
+    with pytest.raises(InvalidValueError, match=r"3 trials have failed, .* error: there is no data\."):
+        tune(tmp_path, score, space, trials=4)
+    (tmp_path / "data").touch()
+    result = tune(tmp_path, score, space, trials=4)
+    assert result.frame()["state"].tolist() == ["FAILED"] * 3 + ["SUCCEEDED"]
+
+
+def test_ctrl_c_ends_the_trials_and_they_go_on_later(tmp_path: Path) -> None:
+    def score(parameters: dict[str, Any], job_dir: str) -> float:
+        if not (tmp_path / "interrupted").exists():
+            (tmp_path / "interrupted").touch()
+            os.kill(os.getppid(), signal.SIGINT)
+            signal.pause()
+        return float(parameters["x"])
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path, score)
+    assert tune(tmp_path, score).best_value == 3.0
+    trials = StudyDirectory(JobDirectory(str(tmp_path), "study")).trials()
+    assert [trial.starts for trial in trials] == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"space": {"x": 5}}, "the values of parameter 'x' must be a list, \\(low, high\\) or"),
+        ({"space": {"x": (3, 1)}}, "'x' has no values"),
+        ({"space": {"x": (0, 1.0, "log")}}, "needs a minimum above 0"),
+        ({"space": {}}, "there are no parameters"),
+        ({"trials": 2}, "the grid has 3 points, but the study has 2 trials"),
+        ({"goal": "best"}, "goal must be one of 'maximize', 'minimize', but got 'best'"),
+        ({"what": "no.such.module"}, "there is no module no.such.module"),
+        ({"what": lambda parameters, job_dir: "good"}, "returned 'good'"),
+        ({"directory": "memory://study/one"}, "the trials of a study lock local files"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, settings: dict[str, Any], error: str) -> None:
+    settings = {"what": lambda parameters, job_dir: 1.0, **settings}
+    if settings.get("space") == {}:
+        with pytest.raises(InvalidValueError, match=error):
+            te.tune(settings["what"], {}, metric="score", directory=tmp_path / "study")
+        return
+    with pytest.raises(InvalidValueError, match=error):
+        tune(tmp_path, **settings)
+
+
+def test_another_study_in_the_directory_is_refused(tmp_path: Path) -> None:
+    tune(tmp_path, lambda parameters, job_dir: 1.0)
+    with pytest.raises(InvalidValueError, match="has the study of something else; give another directory"):
+        tune(tmp_path, lambda parameters, job_dir: 1.0, {"x": [4, 5]})

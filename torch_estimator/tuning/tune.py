@@ -1,0 +1,303 @@
+"""Studies in Python: `tune`, and what it returns."""
+
+from __future__ import annotations
+
+import json
+import logging
+import numbers
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidTypeError, InvalidValueError, exit_on_user_error
+from torch_estimator.jobs.directory import JobDirectory, JobSpec
+from torch_estimator.jobs.kinds import status_of
+from torch_estimator.jobs.launcher import run
+from torch_estimator.jobs.package import copy_package, find_package
+from torch_estimator.launch.layout import Program
+from torch_estimator.runs.locks import Holder
+from torch_estimator.runs.state_file import encoded
+from torch_estimator.tuning.controller import run_controller, study_spec, threads_of
+from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
+from torch_estimator.tuning.space import Categorical, Discrete, Double, Integer, Parameter, Space
+from torch_estimator.tuning.starters import Forked, Fresh
+from torch_estimator.tuning.study import Study
+from torch_estimator.tuning.trial import Body
+
+logger = logging.getLogger("torch_estimator")
+
+Function = Callable[[dict[str, Any], str], Any]
+
+_EXPORT = re.compile(r"(.*\bexport/[^/]+/(\d+))/")
+
+
+def tune(
+    program_or_function: str | Function,
+    space: Mapping[str, Any],
+    *,
+    metric: str,
+    directory: files.PathLike,
+    goal: Literal["maximize", "minimize"] = "maximize",
+    trials: int = 10,
+    parallel: int = 1,
+    early_stopping: bool = False,
+    algorithm: Literal["grid", "random"] | None = None,
+    arguments: Sequence[str] = (),
+    seed: int = 0,
+) -> TuningResult:
+    """Search for good values of parameters: run several trainings, called trials, and return what they reached.
+
+    A trial runs in a process of its own. With early stopping it pauses at its first evaluated checkpoint, and goes on
+    to four times as many steps once it is among the best quarter there (ASHA). One that goes on ends with the same
+    bits as an undisturbed one. A study that was killed goes on when it is called again with the same directory.
+
+    Args:
+        program_or_function: A module of the current directory, such as ``"trainer.task"``, which gets
+            ``--NAME=VALUE`` for each parameter, and ``--job-dir``. Or a function of a dict of parameters and a job
+            directory, which returns an estimator, a `TrainSpec` and an `EvalSpec`; or else a number, which is its
+            metric, but then its trials never pause. It runs in a fork of this process, the only one that has
+            functions of notebooks and closures. So this process must not have used a GPU before.
+        space: Values by name: a list of numbers or of texts; ``(low, high)`` for a range, of whole numbers if both are
+            whole; ``(low, high, "log")`` for one on a logarithmic scale.
+        metric: Name of a metric of the evaluation, such as ``"auc"`` or ``"holdout/auc"``, or a tag in event files.
+        directory: Local directory of the study, which is that of a job; ``estimator jobs trials`` shows it, too.
+        goal: Whether higher or lower values of the metric are better.
+        trials: Number of trials.
+        parallel: How many run at the same time.
+        early_stopping: Whether trials without prospects stop early.
+        algorithm: Who proposes values. By default that is Optuna, or ``"random"`` if it is not installed.
+        arguments: Further arguments of the program, before the parameters.
+        seed: With the same seed and one trial at a time, a study has the same trials.
+
+    Raises:
+        InvalidValueError: An argument cannot be used, or too many trials have failed.
+
+    >>> def make(parameters, job_dir):
+    ...     x = np.linspace(-1, 1, 100)
+    ...     data = te.data.Dataset.from_arrays({"x": x}, 2 * x).repeat().batch(10)
+    ...     column = fc.numeric_column("x")
+    ...     estimator = te.LinearRegressor(
+    ...         [column],
+    ...         optimizer=te.optim.Adam(learning_rate=parameters["rate"]),
+    ...         config=te.RunConfig(job_dir, random_seed=1, save_checkpoints_steps=10),
+    ...     )
+    ...     exporter = te.FinalExporter("line", te.serving_input.raw_features([column]))
+    ...     evaluation = te.EvalSpec(lambda: data, steps=5, exporters=exporter)
+    ...     return estimator, te.TrainSpec(lambda: data, max_steps=20), evaluation
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = te.tune(
+    ...         make,
+    ...         {"rate": [0.001, 0.1]},
+    ...         metric="loss",
+    ...         goal="minimize",
+    ...         algorithm="grid",
+    ...         trials=2,
+    ...         directory=f"{folder}/line",
+    ...     )
+    ...     model = te.ExportedModel.load(result.best_export)
+    >>> result.best_parameters
+    {'rate': 0.1}
+    """
+    study = Study(
+        space=Space(tuple(_parameter(name, values) for name, values in space.items())),
+        goal=_one_of("goal", goal, {"maximize": "MAXIMIZE", "minimize": "MINIMIZE"}),
+        metric=metric,
+        max_trials=trials,
+        parallel=parallel,
+        early_stopping=early_stopping,
+        algorithm=_one_of("algorithm", algorithm, {"grid": "GRID", "random": "RANDOM", None: None}),
+        seed=seed,
+    )
+    url = files.as_url(directory)
+    url = os.path.abspath(url) if files.is_local(url) else url
+    job = JobDirectory(files.parent(url), files.basename(url))
+    found = StudyDirectory(job)
+    _make(found, study, program_or_function, arguments)
+    if status_of(job).state != "SUCCEEDED":
+        _run(found, program_or_function)
+    return TuningResult(found)
+
+
+def _run(directory: StudyDirectory, given: str | Function) -> None:
+    job, study = directory.job, directory.study()
+    if callable(given):
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            raise InvalidValueError(
+                "this process has used a GPU, which none of its forks can; call tune before, or give it a module."
+            )
+        start: Any = Forked(directory, _body(given, study))
+    else:
+        start = Fresh(directory, os.environ)
+    threads = 1 if callable(given) else threads_of(study)
+    here = Holder.this_process()
+    job.add("launched", "PREPARING", pid=here.pid, host=here.host, place=here.place)
+    interrupted = False
+
+    def body(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
+        nonlocal interrupted
+        status, reason, interrupted = run_controller(directory, start, threads, lambda text: logger.info("%s", text))
+        return status, reason, interrupted
+
+    status = run(job, body)
+    if interrupted:
+        raise KeyboardInterrupt
+    if status:
+        raise InvalidValueError(f"the study in {job.url} has failed: {job.status().reason}")
+
+
+def _make(directory: StudyDirectory, study: Study, given: str | Function, arguments: Sequence[str]) -> None:
+    """Make the directory of a study, unless it is there already."""
+    job = directory.job
+    name = f"{given.__module__}.{given.__qualname__}" if callable(given) else given
+    if files.exists(files.join(job.url, "job.json")):
+        spec = job.spec()
+        if (json.loads(encoded(study)), name, list(arguments)) != (spec.study, spec.module_name, spec.arguments):
+            raise InvalidValueError(f"{job.url} has the study of something else; give another directory.")
+        return
+    package = None
+    if not callable(given):
+        package = find_package(given, None)
+        # This refuses a module that is not there.
+        Program(module_name=given, package_path=str(package))
+    spec = JobSpec(
+        name=job.name,
+        created=time.time(),
+        target="local",
+        module_name=name,
+        folder=os.getcwd(),
+        arguments=list(arguments),
+        package="" if package is None else package.name,
+        interpreter=sys.executable,
+        settings={"kind": "local"},
+    )
+    spec = study_spec(spec, study, job)
+    job.create()
+    if package is not None:
+        copy_package(package, job)
+    job.write(spec)
+    job.add("submitted", "QUEUED")
+
+
+def _body(function: Function, study: Study) -> Body:
+    def run_function(trial: Trial) -> int:
+        with exit_on_user_error():
+            made = function(study.space.values(trial.parameters), trial.job_dir)
+            if isinstance(made, numbers.Real):
+                with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
+                    file.write(json.dumps({study.metric: float(made)}) + "\n")
+                return 0
+            if not (isinstance(made, tuple) and len(made) == 3):
+                raise InvalidTypeError(
+                    "the function must return an Estimator, a TrainSpec and an EvalSpec, or a number, but returned "
+                    f"{made!r}."
+                )
+            from torch_estimator.executors.train_and_evaluate import train_and_evaluate
+
+            train_and_evaluate(*made)
+        return 0
+
+    return run_function
+
+
+def _parameter(name: str, values: Any) -> Parameter:
+    if isinstance(values, list) and values:
+        is_number = all(isinstance(one, int | float) for one in values)
+        return (Discrete if is_number else Categorical)(name, tuple(map(str, values)))
+    if isinstance(values, tuple) and len(values) in (2, 3) and values[2:] in ((), ("log",)):
+        low, high = values[:2]
+        if all(isinstance(one, int | float) for one in (low, high)):
+            is_whole = isinstance(low, int) and isinstance(high, int)
+            return (Integer if is_whole else Double)(name, low, high, scale="LOG" if values[2:] else "LINEAR")
+    raise InvalidValueError(
+        f'the values of parameter {name!r} must be a list, (low, high) or (low, high, "log"), but got {values!r}.'
+    )
+
+
+def _one_of(name: str, given: Any, known: Mapping[Any, Any]) -> Any:
+    if given not in known:
+        raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, known))}, but got {given!r}.")
+    return known[given]
+
+
+class TuningResult:
+    """The trials of a study, as `tune` returns them.
+
+    Args:
+        directory: The directory of the study.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = te.tune(
+    ...         lambda parameters, job_dir: (parameters["x"] - 3) ** 2,
+    ...         {"x": [1, 2, 3]},
+    ...         metric="error",
+    ...         goal="minimize",
+    ...         algorithm="grid",
+    ...         trials=3,
+    ...         directory=f"{folder}/square",
+    ...     )
+    ...     table = result.frame()
+    >>> result.best_parameters, result.best_value
+    ({'x': 3}, 0.0)
+    >>> table["error"].tolist()
+    [4.0, 1.0, 0.0]
+    """
+
+    def __init__(self, directory: StudyDirectory) -> None:
+        self._study = directory.study()
+        self._trials = directory.trials()
+        self._directory = directory.job.url
+        best = best_trial(self._trials, self._study)
+        if best is None:
+            raise InvalidValueError(f"no trial of the study in {self._directory} has a value yet.")
+        self._best = best
+
+    @property
+    def best_parameters(self) -> dict[str, float | str]:
+        """The parameters of the best trial."""
+        return self._study.space.values(self._best.parameters)
+
+    @property
+    def best_value(self) -> float:
+        """The metric of the best trial."""
+        assert self._best.value is not None
+        return self._best.value
+
+    @property
+    def best_dir(self) -> str:
+        """The job directory of the best trial."""
+        return self._best.job_dir
+
+    @property
+    def best_export(self) -> str | None:
+        """The newest export of the best trial; None if it has none."""
+        found = (_EXPORT.match(name) for name in files.all_files(self.best_dir))
+        exports = {match[1]: int(match[2]) for match in found if match}
+        newest = max(exports, key=lambda name: exports[name], default=None)
+        return None if newest is None else files.join(self.best_dir, newest)
+
+    def frame(self) -> Any:
+        """Return a pandas DataFrame: a row for each trial, with its state, step, metric, seconds and parameters."""
+        import pandas as pd
+
+        rows = [
+            {
+                "trial": one.number,
+                "state": one.state,
+                "step": one.step,
+                self._study.metric: one.value,
+                **self._study.space.values(one.parameters),
+            }
+            for one in self._trials
+        ]
+        return pd.DataFrame(rows).set_index("trial")
+
+    def __repr__(self) -> str:
+        best = f"trial {self._best.number}, {self._study.metric} = {self.best_value:g}"
+        return f"TuningResult({len(self._trials)} trials in {self._directory}; best: {best})"
