@@ -7,9 +7,11 @@ import os
 import signal
 
 import pytest
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.jobs.conftest import Jobs, wait_until
 from tests.tuning.studies import curve, trained
+from torch_estimator.summary.event_reader import read_events
 from torch_estimator.tuning.directory import StudyDirectory
 
 YAML = """
@@ -63,6 +65,9 @@ def test_gclouds_yaml_runs_and_its_trials_are_listed(jobs: Jobs) -> None:
     ]
     found = json.loads(jobs.run("trials", "study", "--format", "json")[1])
     assert [(one["job_dir"], one["best"]) for one in found][2:] == [("out/3", False), ("out/4", True)]
+    (shown,) = [value for event in read_events("out/3") for value in event.summary.value]
+    session = HParamsPluginData.FromString(shown.metadata.plugin_data.content).session_start_info
+    assert (session.group_name, session.hparams["rate"].number_value) == ("3", 3.5)
     described = jobs.describe("study")
     assert (described["trials"], described["bestTrial"]) == ({"SUCCEEDED": 4}, 4)
     assert jobs.run("list")[1].splitlines()[1].split()[-1] == "study"

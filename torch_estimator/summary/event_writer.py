@@ -106,6 +106,14 @@ class EventWriter:
         if values:
             self._write(step, {"value": values})
 
+    def parameters(self, values: Mapping[str, Any], run: str) -> None:
+        """Write the parameters of a run with this name, which TensorBoard's HParams tab shows beside its metrics."""
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+        summary = hparams_pb(dict(values), trial_id=run)
+        self._append(event_pb2.Event(wall_time=self._clock(), summary=summary))
+
     def session_start(self, step: int) -> None:
         """Record that training resumes at `step`. TensorBoard then drops earlier events of this and later steps."""
         from tensorboard.compat.proto import event_pb2

@@ -25,6 +25,7 @@ from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.launch.job import describe_status
 from torch_estimator.processes.events import Events
 from torch_estimator.runs.locks import Holder, held
+from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.tuning.asha import Standing, next_move
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
 from torch_estimator.tuning.metrics import read_metric
@@ -240,6 +241,9 @@ class Controller:
         trial.state = "SUCCEEDED" if state == "SUCCEEDED" else "PAUSED"
         trial.results.append((step, value))
         trial.restarts = 0
+        if len(trial.results) == 1:
+            with EventWriter(trial.job_dir) as events:
+                events.parameters(self._study.space.values(trial.parameters), str(trial.number))
         self._conclude(trial)
         verb = "paused" if state == "PAUSED" else "ended"
         self._say(f"trial {trial.number} {verb} at step {step}: {self._study.metric} = {value:g}")
