@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.jobs.conftest import Jobs, wait_until
 from tests.tuning.studies import curve, trained
+from torch_estimator.jobs.directory import FINAL
+from torch_estimator.jobs.kinds import status_of
 from torch_estimator.summary.event_reader import read_events
 from torch_estimator.tuning.directory import StudyDirectory
 
@@ -33,6 +36,11 @@ def each_step(step):
     if step == 6:
         add("waits", str(os.getpid()))
         wait_for("go")
+"""
+
+WAITS = """
+def waits():
+    return open("waits").readlines()
 """
 
 
@@ -151,3 +159,36 @@ def test_a_job_that_is_no_study_has_no_trials(jobs: Jobs) -> None:
     jobs.submit("plain")
     jobs.wait("plain")
     assert "job plain is no study, so that it has no trials." in jobs.run("trials", "plain")[2]
+
+
+def test_kills_of_controller_and_trials_leave_the_table_of_an_undisturbed_study(jobs: Jobs) -> None:
+    text = YAML.replace("maxParallelTrials: 2", "enableTrialEarlyStopping: true")
+    often = WAITING.replace("step == 6", "step % 4 == 2").replace('"go"', 'f"go-{len(waits())}"')
+    submit(jobs, often + WAITS, text=text)
+    kills = itertools.cycle(["trial", "nothing", "controller", "both", "nothing"])
+    for count in itertools.count(1):
+        wait_until(lambda count=count: len(waiting(jobs)) == count or status_of(jobs.directory("study")).state in FINAL)
+        if len(waiting(jobs)) < count:
+            break
+        kill = next(kills)
+        if kill in ("controller", "both"):
+            os.kill(jobs.launcher("study"), signal.SIGKILL)
+        if kill in ("trial", "both"):
+            os.kill(waiting(jobs)[-1], signal.SIGKILL)
+        if kill in ("controller", "both"):
+            assert jobs.wait("study") == "FAILED"
+            assert jobs.run("resume", "study")[0] == 0
+        (jobs.folder / f"go-{count}").touch()
+    assert jobs.wait("study") == "SUCCEEDED"
+    submit(jobs, name="other", text=text)
+    assert jobs.wait("other") == "SUCCEEDED"
+    tables = [
+        [(one.parameters, one.state, one.rung, one.results, one.asked, one.told) for one in study(jobs, name).trials()]
+        for name in ("study", "other")
+    ]
+    assert tables[0] == tables[1]
+    assert count > 8
+    for trial, other in zip(study(jobs).trials(), study(jobs, "other").trials(), strict=True):
+        assert sorted(set(trained(trial))) == trained(other)
+        # What is trained again had no checkpoint.
+        assert {step % 4 for step in trained(trial) if trained(trial).count(step) > 1} <= {1, 2}
