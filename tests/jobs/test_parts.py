@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import time
@@ -18,6 +19,7 @@ from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, is_g
 from torch_estimator.jobs.gpus import Gpus, gpus_here
 from torch_estimator.jobs.logs import LogReader, RoleLogs
 from torch_estimator.jobs.package import copy_package, package_digest, package_files
+from torch_estimator.log import time_text
 from torch_estimator.runs.locks import Holder
 
 WORKER = Task(type="worker", id=0, cluster={"chief": ("a:1",), "worker": ("b:1",)})
@@ -96,10 +98,12 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert [line.text for line in reader.read()] == ["two", "three"]
 
 
-def test_a_raw_log_is_read_with_the_times_that_it_has(tmp_path: Path) -> None:
-    (tmp_path / "own.raw.log").write_text("2 rows\n2026-11-28T00:00:00.000+0000 INFO: begun\n3 rows\n")
-    reader, time = LogReader(str(tmp_path)), "2026-11-28T00:00:00.000+0000"
-    assert reader.read() == [("", "own", "2 rows"), (time, "own", "INFO: begun"), (time, "own", "3 rows")]
+def test_lines_of_a_raw_log_without_a_time_have_that_of_the_last_one(tmp_path: Path) -> None:
+    (tmp_path / "own.raw.log").write_text("2 rows\n2026-11-28T00:00:00.000+0000 INFO: begun\n")
+    os.utime(tmp_path / "own.raw.log", (1e9, 1e9))
+    first, second = LogReader(str(tmp_path)).read()
+    assert first == (time_text(1e9), "own", "2 rows")
+    assert second == ("2026-11-28T00:00:00.000+0000", "own", "INFO: begun")
 
 
 def test_many_threads_write_whole_lines(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 On object stores, which cannot append, a log is written in segments, ``worker-0.00000001.log``, every few seconds. The
 last seconds are lost there if the launcher is killed. A process that outlives its launcher writes
-its log itself, ``NAME.raw.log``; lines in it that have no time are read with the time of the line before.
+its log itself, ``NAME.raw.log``; lines in it that have no time are read with that of the last one written.
 """
 
 from __future__ import annotations
@@ -134,7 +134,6 @@ class LogReader:
     directory: str
     role: str | None = None
     _positions: dict[str, int] = field(default_factory=dict)
-    _times: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> list[LogLine]:
         """Return the lines that were written since the last call, in the order of their times."""
@@ -142,16 +141,20 @@ class LogReader:
         for name in sorted(files.listdir(self.directory)):
             role = _role_of(name)
             if role and self.role in (None, role):
-                is_raw = name.endswith(RAW_SUFFIX)
-                lines.setdefault(role, []).extend(self._parsed(role, line, is_raw) for line in self._new_lines(name))
+                lines.setdefault(role, []).extend(self._lines(role, name))
         # Unlike a sort, a merge leaves the lines of each role in their order, also if the clock was set back.
         return list(heapq.merge(*lines.values(), key=lambda line: line.time))
 
-    def _parsed(self, role: str, line: bytes, is_raw: bool) -> LogLine:
-        text = line.decode(errors="replace")
-        if not is_raw or _TIME.match(text):
-            self._times[role], _, text = text.partition(" ")
-        return LogLine(self._times.get(role, ""), role, text)
+    def _lines(self, role: str, name: str) -> Iterator[LogLine]:
+        is_raw = name.endswith(RAW_SUFFIX)
+        written = time_text(os.stat(files.join(self.directory, name)).st_mtime) if is_raw else ""
+        for line in self._new_lines(name):
+            text = line.decode(errors="replace")
+            if is_raw and not _TIME.match(text):
+                yield LogLine(written, role, text)
+            else:
+                time, _, text = text.partition(" ")
+                yield LogLine(time, role, text)
 
     def _new_lines(self, name: str) -> Iterator[bytes]:
         path, start = files.join(self.directory, name), self._positions.get(name, 0)
