@@ -58,7 +58,8 @@ def test_the_best_are_promoted_and_go_on_from_their_checkpoints(tmp_path: Path) 
 
 def test_the_best_trial_runs_to_its_end_where_none_was_promoted_so_far(tmp_path: Path) -> None:
     settings = {"space": SIX, "metric": "score", "max_trials": 6, "algorithm": "GRID", "early_stopping": True}
-    directory = make_study(tmp_path, curve(), **settings)
+    # There are more trials than points of the grid.
+    directory = make_study(tmp_path, curve(), **{**settings, "max_trials": 10})
     assert run_study(directory)[0] == 0
     trials = directory.trials()
     best = best_trial(trials, directory.study())

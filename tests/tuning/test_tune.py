@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import signal
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import torch_estimator as te
 from tests.tuning.studies import ROOT, curve
@@ -44,6 +47,13 @@ def test_a_function_gets_values_and_runs_in_a_process_of_its_own(
     assert (int(seen[0]) != os.getpid(), seen[1:]) == (True, ["1", "{'x': 2.5, 'kind': 'a'}"])
     assert (tmp_path / "study" / "logs" / "trial-1.raw.log").read_text() == "said by a trial\n"
     assert repr(result) == f"TuningResult(2 trials in {tmp_path}/study; best: trial 2, score = 2.5)"
+
+
+def test_no_two_trials_draw_the_same_random_numbers(tmp_path: Path) -> None:
+    drawn = {random.random, np.random.random, lambda: torch.rand(1).item()}
+    for index, draw in enumerate(drawn):
+        result = tune(tmp_path / str(index), lambda parameters, job_dir, draw=draw: float(draw()))
+        assert result.frame()["score"].nunique() == 3
 
 
 def test_a_program_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

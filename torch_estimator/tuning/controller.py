@@ -144,11 +144,14 @@ class Controller:
                 trial, rung = self._trials[move.trial], move.rung
                 self._promote(trial, rung, max(1, trial.results[0][0]) * _FACTOR**rung)
                 return True
-        if can_start and (parameters := self._sampler.ask()) is not None:
-            self._begin(parameters)
-            return True
-        self._is_exhausted = can_start or self._is_exhausted
-        return False
+        if not can_start:
+            return False
+        parameters = self._sampler.ask()
+        if parameters is None:
+            self._is_exhausted = True
+            return self._go_on()
+        self._begin(parameters)
+        return True
 
     def _begin(self, parameters: dict[str, str]) -> None:
         number = max(self._trials, default=0) + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -110,13 +111,25 @@ class Forked:
             # A notebook's streams belong to its own process.
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  # it is open to the end
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+            _draw_seeds()
             status = run_trial(self._directory, trial.number, self._body)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
             # Nothing that the parent registered for its own end may run here.
             os._exit(status & 0xFF)
+
+
+def _draw_seeds() -> None:
+    """Seed all random generators anew, as a fresh process does. Otherwise each fork would draw the same numbers."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
 
 
 class Adopted:
