@@ -11,7 +11,7 @@ import pytest
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.jobs.conftest import Jobs, wait_until
-from tests.tuning.studies import curve, trained
+from tests.tuning.studies import ROOT, curve, trained
 from torch_estimator.jobs.directory import FINAL
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.summary.event_reader import read_events
@@ -29,6 +29,32 @@ trainingInput:
     - parameterName: rate
       type: DISCRETE
       discreteValues: [1, 2, 3.50, 4]
+"""
+
+# Of the shape of census/estimator/hptuning_config.yaml of GoogleCloudPlatform/cloudml-samples.
+CENSUS = """
+trainingInput:
+  hyperparameters:
+    goal: MAXIMIZE
+    hyperparameterMetricTag: accuracy
+    maxTrials: 2
+    maxParallelTrials: 2
+    params:
+      - parameterName: first-layer-size
+        type: INTEGER
+        minValue: 50
+        maxValue: 500
+        scaleType: UNIT_LINEAR_SCALE
+      - parameterName: num-layers
+        type: INTEGER
+        minValue: 1
+        maxValue: 15
+        scaleType: UNIT_LINEAR_SCALE
+      - parameterName: scale-factor
+        type: DOUBLE
+        minValue: 0.1
+        maxValue: 1.0
+        scaleType: UNIT_REVERSE_LOG_SCALE
 """
 
 WAITING = """
@@ -192,3 +218,17 @@ def test_kills_of_controller_and_trials_leave_the_table_of_an_undisturbed_study(
         assert sorted(set(trained(trial))) == trained(other)
         # What is trained again had no checkpoint.
         assert {step % 4 for step in trained(trial) if trained(trial).count(step) > 1} <= {1, 2}
+
+
+@pytest.mark.slow
+def test_googles_line_tunes_the_census_trainer(jobs: Jobs) -> None:
+    (jobs.folder / "hptuning_config.yaml").write_text(CENSUS)
+    line = (
+        f"submit training census_hp --stream-logs --runtime-version 1.10 --config hptuning_config.yaml --job-dir out "
+        f"--module-name examples.census.trainer.task --package-path {ROOT}/examples --region us-central1 "
+        "-- --train-steps 20 --save-checkpoints-steps 10 --eval-steps 2"
+    )
+    assert jobs.run(*line.split())[0] == 0
+    trials = study(jobs, "census_hp").trials()
+    assert [(trial.state, trial.step) for trial in trials] == [("SUCCEEDED", 20)] * 2
+    assert all((jobs.folder / "out" / str(number) / "export" / "census").is_dir() for number in (1, 2))

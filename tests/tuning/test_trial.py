@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ def test_a_trial_that_pauses_at_every_rung_ends_with_the_bits_of_an_undisturbed_
     assert (ran.returncode, ran.stdout) == (0, f"compile: {compile} threads: 1\n")
     assert_same_variables(line(trial.job_dir), line(other.job_dir))
     assert losses(trial)[40] == losses(other)[40]
+    # The key of the compiled step is the same, whichever way the trial was started.
+    steps = Path(os.environ["TORCH_ESTIMATOR_CACHE_DIR"]) / "steps"
+    assert len(list(steps.glob("[!.]*"))) == compile
 
 
 def test_a_checkpoint_at_the_rung_that_was_not_evaluated_is_evaluated_first(tmp_path: Path) -> None:
