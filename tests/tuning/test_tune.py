@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 import torch
 
 import torch_estimator as te
+from tests.jobs.conftest import wait_until
 from tests.tuning.studies import ROOT, curve
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory
+from torch_estimator.processes.forked import fork
 from torch_estimator.tuning.directory import StudyDirectory
 
 
@@ -93,6 +96,27 @@ def test_ctrl_c_ends_the_trials_and_they_go_on_later(tmp_path: Path) -> None:
     assert tune(tmp_path, score).best_value == 3.0
     trials = StudyDirectory(JobDirectory(str(tmp_path), "study")).trials()
     assert [trial.starts for trial in trials] == [2, 1, 1]
+
+
+def test_a_call_takes_up_the_trials_of_one_that_was_killed(tmp_path: Path) -> None:
+    def score(parameters: dict[str, Any], job_dir: str) -> float:
+        with open(tmp_path / "runs", "a") as file:
+            file.write("once\n")
+        while not (tmp_path / "go").exists():
+            time.sleep(0.002)
+        return float(parameters["x"])
+
+    caller = fork(may_outlive=True)
+    if caller is None:
+        tune(tmp_path, score)
+        os._exit(0)
+    wait_until((tmp_path / "runs").exists)
+    # Its children are in groups of their own, and go on.
+    os.kill(caller.pid, signal.SIGKILL)
+    wait_until(caller.has_ended)
+    (tmp_path / "go").touch()
+    assert tune(tmp_path, score).best_value == 3.0
+    assert (tmp_path / "runs").read_text().count("once") == 3
 
 
 @pytest.mark.parametrize(

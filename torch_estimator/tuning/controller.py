@@ -24,6 +24,7 @@ from torch_estimator.jobs.launcher import main as launch
 from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.launch.job import describe_status
 from torch_estimator.processes.events import Events
+from torch_estimator.run_config import COMPILE
 from torch_estimator.runs.locks import Holder, held
 from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.tuning.asha import Standing, next_move
@@ -160,8 +161,8 @@ class Controller:
             number=number,
             parameters=parameters,
             job_dir=where if self._spec.job_dir is None else files.join(self._spec.job_dir, str(number)),
-            # Compiled by the time, as "auto" is, a trial would not have the same bits again.
-            compile=False,
+            # When "auto" compiles depends on the time, so that a trial would not have the same bits again.
+            compile=os.environ.get(COMPILE) == "true",
             threads=self._threads,
             asked=self._next_order(),
             # The first rung is the first checkpoint that is evaluated, wherever that is.

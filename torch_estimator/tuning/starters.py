@@ -46,23 +46,20 @@ class Fresh:
     def __init__(self, directory: StudyDirectory, environ: Mapping[str, str]) -> None:
         self._directory = directory
         self._environ = dict(environ)
-        self._interpreter = directory.job.spec().interpreter or sys.executable
+        interpreter = directory.job.spec().interpreter or sys.executable
+        self._command = [interpreter, "-P", "-m", "torch_estimator.tuning.trial", directory.job.url]
 
     def __call__(self, trial: Trial) -> Process:
         with _log(self._directory, trial) as log:
-            return _Child(
-                subprocess.Popen(
-                    [
-                        *(self._interpreter, "-P", "-m", "torch_estimator.tuning.trial"),
-                        *(self._directory.job.url, str(trial.number)),
-                    ],
-                    env={"PYTHONUNBUFFERED": "1", **self._environ},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(
+                [*self._command, str(trial.number)],
+                env={"PYTHONUNBUFFERED": "1", **self._environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
+        return _Child(process)
 
 
 class _Child:
