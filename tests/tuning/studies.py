@@ -132,8 +132,10 @@ def add(path, text):
 
 
 def wait_for(name):
+    end = time.monotonic() + 120
     while not pathlib.Path(name).exists():
         time.sleep(0.002)
+        assert time.monotonic() < end
 
 
 def each_step(step):
