@@ -15,7 +15,6 @@ from scripts.storms.common import StormError
 from torch_estimator.cli.main import main
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent
 from torch_estimator.jobs.kinds import status_of
-from torch_estimator.jobs.targets import LAUNCHER_MODULE
 
 SECS = 120.0
 
@@ -122,4 +121,4 @@ def role_processes(job: JobDirectory, module_name: str) -> dict[str, tuple[int, 
 
 def launcher_process(job: JobDirectory) -> int | None:
     """Return the process of the launcher, wherever on this machine it was started."""
-    return next((pid for pid, command, _ in pythons() if command[-2:] == [LAUNCHER_MODULE, job.url]), None)
+    return next((pid for pid, command, _ in pythons() if command[-2:] == [job.spec().launcher, job.url]), None)

@@ -156,7 +156,7 @@ def test_a_job_that_was_cancelled_before_its_launcher_ran_starts_no_role(jobs: J
     assert jobs.wait("early") == "SUCCEEDED"
     jobs.directory("early").add("launched", "QUEUED", place="Slurm job 1")
     jobs.directory("early").add("cancelling", "CANCELLING")
-    assert launcher.run(jobs.directory("early")) == RESTART_ME
+    assert launcher.run(jobs.directory("early"), lambda *_: pytest.fail("a role was started")) == RESTART_ME
     assert jobs.wait("early") == "CANCELLED"
     assert jobs.log("early", "chief-0") == "ran"
 

@@ -10,7 +10,8 @@ import signal
 import pytest
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from tests.jobs.conftest import Jobs, wait_until
+from scripts.storms.submitting import wait_until
+from tests.jobs.conftest import Jobs
 from tests.tuning.studies import ROOT, curve, trained
 from torch_estimator.jobs.directory import FINAL
 from torch_estimator.jobs.kinds import status_of

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from tests.jobs.conftest import wait_until
+from scripts.storms.submitting import wait_until
 from tests.tuning.studies import ROOT, curve
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory

@@ -426,13 +426,16 @@ def run_stream(options: argparse.Namespace) -> int:
     from torch_estimator.launch.lines import LAUNCHER
 
     job = _job(options)
-    roles = [*machines_of(job.spec()), LAUNCHER]
+    spec = job.spec()
+    trials = spec.study["max_trials"] if spec.study else 0
+    roles = [*([f"trial-{number + 1}" for number in range(trials)] or machines_of(spec)), LAUNCHER]
     name = options.task_name
     if name is not None:
         # gcloud calls them worker-replica-0 and master-replica-0.
         name = name.replace("-replica", "").replace("master-", "chief-")
         if name not in roles:
-            raise InvalidValueError(f"job {job.name} has no role {options.task_name}; it has {', '.join(roles)}.")
+            there = f"trial-1 to trial-{trials}" if trials else ", ".join(roles)
+            raise InvalidValueError(f"job {job.name} has no role {options.task_name}; it has {there}.")
     return _follow(job, options, name)
 
 
