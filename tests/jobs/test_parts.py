@@ -66,6 +66,17 @@ def test_a_package_is_copied_without_what_git_ignores(tmp_path: Path, place: str
     assert copy_package(trainer, make(place, "other")) != digest
 
 
+@pytest.mark.parametrize("rule", ["build/", "/build/trainer"])
+def test_a_package_in_a_folder_that_git_ignores_is_copied(tmp_path: Path, rule: str) -> None:
+    write(tmp_path / ".gitignore", f"{rule}\n")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    trainer = tmp_path / "build" / "trainer"
+    write(trainer / "task.py")
+    write(trainer / "data.csv")
+    write(trainer / ".gitignore", "*.csv\n")
+    assert package_files(trainer) == [trainer / ".gitignore", trainer / "task.py"]
+
+
 def test_logs_are_read_on_from_where_they_were(place: str) -> None:
     job = make(place)
     logs = RoleLogs(job.logs, [CHIEF, WORKER])

@@ -69,6 +69,9 @@ class _Ignored:
         top = next((index for index, folder in enumerate(above) if (folder / ".git").exists()), 0)
         for folder in reversed(above[1 : top + 1]):
             self.enter(folder)
+        if any(self.has(folder, is_folder=True) for folder in above[:top]):
+            # The user wants this folder all the same, so that only what is in it counts.
+            self._rules.clear()
 
     def enter(self, folder: Path) -> None:
         """Read the file of a folder, if it has one. Enter a folder before those in it."""
