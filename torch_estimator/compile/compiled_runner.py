@@ -24,6 +24,7 @@ from torch_estimator.compile.key import CacheKey
 from torch_estimator.compile.policy import (
     CHECK_EVERY_SECS,
     ShapePolicy,
+    auto_choice,
     is_worth_compiling_in_background,
     missing_core,
 )
@@ -145,6 +146,8 @@ class CompiledRunner(StepRunner):
         self._step = step
         self._compute_key = compute_key
         self._waits = when is True
+        # Whether "auto" was found to mean False, so that nothing is looked up.
+        self._stays_in_python = False
         self._last_step = last_step
         self._cache = cache or CodeCache()
         self._log_name = log_name
@@ -188,6 +191,7 @@ class CompiledRunner(StepRunner):
                 "Did not compile %s, because %s; RunConfig(compile=True) compiles it all the same.", *self._skipped
             )
         self._skipped = None
+        auto_choice().trained(sum(state.eager_secs for state in self._layouts.values()))
         for state in self._layouts.values():
             if state.compilation is not None:
                 state.compilation.stop() if is_cut_short else state.compilation.leave()
@@ -572,6 +576,11 @@ class CompiledRunner(StepRunner):
                 self._give_up(reason_of(error))
                 return
             self._detector = ChangeDetector(self._step, self._watched, self._observer)
+            if not self._waits:
+                self._settle(layout, state.threads)
+        if self._stays_in_python:
+            state.failed = True
+            return
         if self._compiler.is_refused(layout, state.threads):
             self._give_up("an earlier run has found that its compiled step does not compute what Python computes")
             return
@@ -621,6 +630,14 @@ class CompiledRunner(StepRunner):
             else:
                 state.failed = True
                 logger.warning("The training step is not compiled, because %s; training goes on without.", result)
+
+    def _settle(self, layout: BatchLayout, threads: int) -> None:
+        """Ask what "auto" means in this process, if not only time decides that."""
+        assert self._compiler is not None
+        key, is_cached = self._compiler.identity(layout, threads)
+        choice = auto_choice().is_compiled(key, is_cached=is_cached)
+        if choice is not None:
+            self._waits, self._stays_in_python = choice, not choice
 
     def _name_of(self, batch: TensorBatch) -> str:
         return self._log_name.format(batch_size(batch.features))

@@ -32,11 +32,37 @@ _MEASURE_STEPS_SECS = 1.0
 # training it would count that the compiler slows the training down by a tenth.
 _FIRST_MEASURE_SECS = 0.2
 _LONG_SECS = 3.0
-# Pause a training to compile (10 to 20 seconds) only if its remaining steps take at least this long in Python.
-_WORTH_SECS = 20.0
+
+WORTH_SECS = 20.0
+"""Seconds that steps still take in Python, at least, for a training to pause until they are compiled."""
 
 CHECK_EVERY_SECS = 10.0
 """Seconds between two comparisons of a compiled step with Python, before checkpoints."""
+
+
+class AutoChoice:
+    """Base class of what settles ``compile="auto"`` in this process; by default time decides; see `choose_with`."""
+
+    def is_compiled(self, key: str, *, is_cached: bool) -> bool | None:
+        """Return whether ``"auto"`` means True or False for the step with a cache key; None leaves it to time."""
+        return None
+
+    def trained(self, secs: float) -> None:
+        """Hear how many seconds the steps that ran in Python have taken, at the end of a training."""
+
+
+_choice = AutoChoice()
+
+
+def choose_with(choice: AutoChoice) -> None:
+    """Have ``compile="auto"`` settled by `choice` in this process from now on."""
+    global _choice
+    _choice = choice
+
+
+def auto_choice() -> AutoChoice:
+    """Return what settles ``compile="auto"`` in this process."""
+    return _choice
 
 
 class ShapePolicy:
@@ -108,7 +134,7 @@ def is_worth_waiting(eager_secs: float, eager_steps: int, steps_left: float | No
         eager_steps: Number of these steps.
         steps_left: Number of steps until training ends, or None if that is not known.
     """
-    return eager_secs >= _MEASURE_STEPS_SECS and _secs_left(eager_secs, eager_steps, steps_left) >= _WORTH_SECS
+    return eager_secs >= _MEASURE_STEPS_SECS and _secs_left(eager_secs, eager_steps, steps_left) >= WORTH_SECS
 
 
 def is_worth_compiling_in_background(eager_secs: float, eager_steps: int, steps_left: float | None, cores: int) -> bool:

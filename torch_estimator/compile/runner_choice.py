@@ -9,6 +9,7 @@ from typing import Any
 from torch_estimator.compile.compilation import SUPPORTED
 from torch_estimator.compile.compiled_runner import CompiledRunner
 from torch_estimator.compile.key import CacheKey, cache_key
+from torch_estimator.compile.policy import auto_choice
 from torch_estimator.compile.torch_compile_runner import TorchCompileRunner
 from torch_estimator.optim.companions import with_companions
 from torch_estimator.run_config import RunConfig
@@ -57,6 +58,8 @@ def make_runner(
     # The step also depends on these objects outside of the module, and hooks of the user may change them.
     watched = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
+        if config.compile == "auto" and auto_choice().is_compiled("", is_cached=False) is not None:
+            return EagerRunner(step)
         return TorchCompileRunner(step, when=config.compile, before=before, last_step=last_step, watched=watched)
 
     # The values of these settings are inputs of the compiled step, so they are not part of its cache key.

@@ -52,6 +52,11 @@ class StepCompiler:
         """All tensors that a step may change, with their paths."""
         return list(self._key.tensors)
 
+    def identity(self, layout: BatchLayout, threads: int) -> tuple[str, bool]:
+        """Return the key of a step in the cache, and whether an earlier run has left the step there."""
+        key = self._entry_key(layout, threads)
+        return key, self._key.portable and self._cache.find(key) is not None
+
     def refuse(self, layout: BatchLayout, threads: int) -> None:
         """Remove a compiled step from the cache, and let later runs not compile it, because it computes wrongly."""
         if self._key.portable:

@@ -31,7 +31,7 @@ from torch_estimator.tuning.asha import Standing, next_move
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
 from torch_estimator.tuning.metrics import read_metric
 from torch_estimator.tuning.samplers import Sampler, sampler_of
-from torch_estimator.tuning.starters import Adopted, Fresh, Process, Start, send
+from torch_estimator.tuning.starters import Adopted, Forked, Fresh, Process, Start, send
 from torch_estimator.tuning.study import Study
 
 LAUNCHER = "torch_estimator.tuning.controller"
@@ -161,8 +161,7 @@ class Controller:
             number=number,
             parameters=parameters,
             job_dir=where if self._spec.job_dir is None else files.join(self._spec.job_dir, str(number)),
-            # When "auto" compiles depends on the time, so that a trial would not have the same bits again.
-            compile=os.environ.get(COMPILE) == "true",
+            compile={"true": True, "false": False}.get(os.environ.get(COMPILE, "")),
             threads=self._threads,
             asked=self._next_order(),
             # The first rung is the first checkpoint that is evaluated, wherever that is.
@@ -348,11 +347,14 @@ def _finished(jobs: str, name: str) -> list[Trial]:
 
 
 def run_controller(
-    directory: StudyDirectory, start: Start, threads: int, say: Callable[[str], object] = lambda text: None
+    directory: StudyDirectory,
+    starter: Callable[[Callable[[str], object]], Start],
+    threads: int,
+    say: Callable[[str], object] = lambda text: None,
 ) -> tuple[int, str, bool]:
     """Run a study as its only controller; return the exit status, the reason, and whether a signal was the reason.
 
-    What happens goes to the launcher's log, and to `say`.
+    What happens goes to the launcher's log, and to `say`. ``starter(say)`` returns what starts the trials.
     """
     job = directory.job
     spec = job.spec()
@@ -368,7 +370,7 @@ def run_controller(
         stack.enter_context(held(files.join(job.url, "controller.lock"), in_use))
         logs = RoleLogs(job.logs, [])
         stack.callback(logs.close)
-        controller = Controller(directory, start, write, threads=threads)
+        controller = Controller(directory, starter(write), write, threads=threads)
         job.add("started", "RUNNING", pid=os.getpid())
         is_over: list[bool] = []
         stack.enter_context(ended_after(spec.max_running_secs, lambda: is_over.append(True)))
@@ -383,8 +385,14 @@ def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[i
     if not spec.package:
         raise InvalidValueError(f"the trials of {job.name} run a function; call tune again with the same directory.")
     directory = StudyDirectory(job)
-    environ = {**os.environ, **({SECRETS: json.dumps(secrets)} if secrets else {})}
-    return run_controller(directory, Fresh(directory, environ), threads_of(directory.study()))
+    environ = {SECRETS: json.dumps(secrets)} if secrets else {}
+
+    def starter(say: Callable[[str], object]) -> Start:
+        fresh = Fresh(directory, {**os.environ, **environ})
+        # Forks cannot use the system libraries of macOS.
+        return Forked(directory, environ=environ, instead=fresh, say=say) if sys.platform == "linux" else fresh
+
+    return run_controller(directory, starter, threads_of(directory.study()))
 
 
 def threads_of(study: Study) -> int:

@@ -3,11 +3,13 @@
     JOBS/NAME/trials/3.json      trial 3, a `Trial`, which only the controller writes
     JOBS/NAME/trials/3.lock      locked by the process of trial 3 while it lives, which it names
     JOBS/NAME/trials/3.end       how that process ended, an `End`, which it writes itself
+    JOBS/NAME/trials/3.shape     whether its training step is compiled, a `Shape`, which it writes itself
     JOBS/NAME/trials/3.metrics   what the program reported with cloudml-hypertune
     JOBS/NAME/trials/3/          its output, where the job has no directory for it
     JOBS/NAME/logs/trial-3.raw.log  what it printed
     JOBS/NAME/optuna.journal     copy of the trials for optuna-dashboard
     JOBS/NAME/controller.lock    locked by the controller, which it names
+    JOBS/NAME/imported.json      modules of libraries that trials have imported, for the controller to import them once
 
 Controller and trials share nothing else, so that each can be killed and started again.
 """
@@ -37,7 +39,7 @@ class Trial:
         number: Its number, from 1 on.
         parameters: Values of the parameters as texts.
         job_dir: Its job directory.
-        compile: What ``compile="auto"`` means in it.
+        compile: What ``compile="auto"`` means in it, if that does not depend on its `Shape`.
         threads: On how many threads it computes.
         state: RUNNING also where its process has died and is to be started again, PAUSED at a rung, and at the end
             SUCCEEDED, STOPPED (it paused and was not promoted) or FAILED.
@@ -56,7 +58,7 @@ class Trial:
     number: int
     parameters: dict[str, str]
     job_dir: str
-    compile: bool
+    compile: bool | None
     threads: int
     state: TrialState = "RUNNING"
     asked: int = 0
@@ -87,6 +89,21 @@ class End:
 
     start: int
     status: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a trial computes in each step.
+
+    Attributes:
+        key: Cache key of its training step. Trials with equal keys share the compiled step.
+        is_compiled: What ``compile="auto"`` means in the trial.
+        python_secs: Seconds that its steps have taken in Python.
+    """
+
+    key: str
+    is_compiled: bool
+    python_secs: float = 0.0
 
 
 class StudyDirectory:
@@ -127,6 +144,15 @@ class StudyDirectory:
     def path(self, number: int, suffix: str = "") -> str:
         """Return the path of a trial's directory, or of its file with a suffix such as ``.lock``."""
         return files.join(self.trials_url, f"{number}{suffix}")
+
+    def shape(self, number: int) -> StateFile[Shape]:
+        """Return the file that says whether the training step of a trial is compiled."""
+        return StateFile(self.path(number, ".shape"), Shape)
+
+    @property
+    def imported(self) -> str:
+        """Path of the file with the modules that trials have imported."""
+        return files.join(self.job.url, "imported.json")
 
     def end(self, number: int) -> StateFile[End]:
         """Return the file with which the process of a trial says how it ended."""

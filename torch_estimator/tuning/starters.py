@@ -1,20 +1,25 @@
 """How the process of a trial is started, watched and ended.
 
 The process outlives the controller that started it, so that it is in a session of its own, writes its log itself, and
-says on disk how it ended.
+says on disk how it ended. A forked one finds the libraries that the trials before have used imported already.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn, Protocol
 
+from torch_estimator import files
+from torch_estimator.compile.sources import package_of_module
 from torch_estimator.processes.forked import fork
 from torch_estimator.runs.locks import Holder
 from torch_estimator.tuning.directory import StudyDirectory, Trial
@@ -83,14 +88,32 @@ class _Child:
 class Forked:
     """Forks this process for each trial, which then runs a body, or the job's program. It implements `Start`.
 
-    Only a fork has a function of a notebook or a closure. It computes on one thread, as threads are not forked.
+    Before, it imports the libraries that earlier trials have imported. Where that made this process unfit for forks,
+    `instead` starts this trial and all others, and `say` hears why. Only a fork has a function of a notebook or a
+    closure.
     """
 
-    def __init__(self, directory: StudyDirectory, body: Body | None = None) -> None:
+    def __init__(
+        self,
+        directory: StudyDirectory,
+        body: Body | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        instead: Start | None = None,
+        say: Callable[[str], object] = lambda text: None,
+    ) -> None:
         self._directory = directory
         self._body = body
+        self._environ = environ or {}
+        self._instead = instead
+        self._say = say
+        self._is_unfit = False
 
     def __call__(self, trial: Trial) -> Process:
+        if not self._is_unfit:
+            self._import_libraries()
+        if self._is_unfit and self._instead is not None:
+            return self._instead(trial)
         for stream in (sys.stdout, sys.stderr):
             # What is in the buffer would be printed twice.
             stream.flush()
@@ -98,9 +121,22 @@ class Forked:
             child = fork(may_outlive=True)
             return child if child is not None else self._run(trial, log)
 
+    def _import_libraries(self) -> None:
+        for name in _read_imported(self._directory):
+            if name in sys.modules or self._is_unfit:
+                continue
+            # Some modules are there for one program only.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+            if self._instead is not None and (problem := _unfit_for_forks()):
+                self._is_unfit = True
+                self._say(f"Each trial gets a process of its own, because {name}, which they import, {problem}.")
+
     def _run(self, trial: Trial, log: int) -> NoReturn:
-        status = 1
+        status, before = 1, set(sys.modules)
         try:
+            os.environ.update(self._environ)
+            signal.set_wakeup_fd(-1)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(log, 1)
@@ -110,6 +146,7 @@ class Forked:
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
             _draw_seeds()
             status = run_trial(self._directory, trial.number, self._body)
+            _write_imported(self._directory, before)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -118,6 +155,30 @@ class Forked:
                 sys.stderr.flush()
             # Nothing that the parent registered for its own end may run here.
             os._exit(status & 0xFF)
+
+
+def _unfit_for_forks() -> str:
+    """Return what in this process a fork could not use; empty if there is nothing."""
+    if threading.active_count() > 1:
+        return f"starts a thread ({threading.enumerate()[-1].name})"
+    torch = sys.modules.get("torch")
+    return "uses a GPU" if torch is not None and torch.cuda.is_initialized() else ""
+
+
+def _write_imported(directory: StudyDirectory, before: set[str]) -> None:
+    """Add what this process has imported of libraries to the names that `Forked` imports before the next trial."""
+    names = [name for name in sys.modules if name not in before and package_of_module(name) is not None]
+    if names:
+        known = dict.fromkeys([*_read_imported(directory), *names])
+        files.write_atomic(directory.imported, json.dumps(list(known)).encode())
+
+
+def _read_imported(directory: StudyDirectory) -> list[str]:
+    try:
+        names: list[str] = json.loads(files.read_text(directory.imported))
+    except FileNotFoundError:
+        return []
+    return names
 
 
 def _draw_seeds() -> None:

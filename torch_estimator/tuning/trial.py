@@ -19,6 +19,7 @@ from collections.abc import Callable
 from torch_estimator import files
 from torch_estimator.cluster.process_start import JOB_BEGAN
 from torch_estimator.cluster.task import Task
+from torch_estimator.compile.policy import choose_with
 from torch_estimator.executors.evaluation_watch import EvaluationWatch, watch_with
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
 from torch_estimator.jobs.launcher import SECRETS
@@ -28,6 +29,7 @@ from torch_estimator.run_config import COMPILE
 from torch_estimator.runs.locks import FileLock, Holder
 from torch_estimator.runs.state_file import encoded
 from torch_estimator.tuning.directory import End, StudyDirectory, Trial
+from torch_estimator.tuning.shapes import ShapeChoice
 
 # A controller that was killed just before may have started another process for this trial.
 _LOCK_SECS = 2.0
@@ -67,6 +69,8 @@ def run_trial(directory: StudyDirectory, number: int, body: Body | None = None) 
     os.environ.update(_environ(directory, trial))
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(trial.threads)
+    if trial.compile is None:
+        choose_with(ShapeChoice(directory, number))
     if trial.pauses_at is not None:
         watch_with(Rung(trial.pauses_at))
     status = _status_of(body or (lambda trial: _run_program(directory, spec, trial)), trial)
@@ -85,7 +89,7 @@ def _environ(directory: StudyDirectory, trial: Trial) -> dict[str, str]:
         JOB_BEGAN: str(trial.began),
         "OMP_NUM_THREADS": str(trial.threads),
         "MKL_NUM_THREADS": str(trial.threads),
-        COMPILE: "true" if trial.compile else "false",
+        **({} if trial.compile is None else {COMPILE: "true" if trial.compile else "false"}),
     }
 
 

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from torch_estimator import files
@@ -133,6 +134,7 @@ def _run(directory: StudyDirectory, given: str | Function) -> None:
             )
         start: Any = Forked(directory, _body(given, study))
     else:
+        # A fork would have those modules of the program that this process has imported, as they were then.
         start = Fresh(directory, os.environ)
     threads = 1 if callable(given) else threads_of(study)
     here = Holder.this_process()
@@ -141,7 +143,8 @@ def _run(directory: StudyDirectory, given: str | Function) -> None:
 
     def body(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
         nonlocal interrupted
-        status, reason, interrupted = run_controller(directory, start, threads, lambda text: logger.info("%s", text))
+        say = partial(logger.info, "%s")
+        status, reason, interrupted = run_controller(directory, lambda say: start, threads, say)
         return status, reason, interrupted
 
     status = run(job, body)
