@@ -169,8 +169,7 @@ def test_a_second_controller_is_refused(jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--on", "slurm"], "a study runs on a target of kind local only, but slurm is of another kind."),
-        (["--scale-tier", "STANDARD_1"], "each trial of a study is one process without a GPU of its own, but scale"),
+        (["--on", "slurm"], "there is no Slurm here: sbatch was not found"),
         (["--jobs", "memory://jobs"], "the trials of a study lock local files, but memory://jobs/study is none"),
     ],
 )
@@ -179,6 +178,69 @@ def test_what_a_study_cannot_run_on_is_refused(jobs: Jobs, arguments: list[str],
     line = ("submit", "training", "study", "--config", "hp.yaml", "--module-name", "trainer.task")
     status, _, err = jobs.run(*line, *arguments)
     assert (status, error in err) == (2, True), err
+
+
+CLUSTER = """
+import argparse
+import time
+from functools import partial
+import torch
+import torch_estimator as te
+from tests.line_jobs import Line, absolute_error, points, squared_error
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float)
+parser.add_argument("--job-dir")
+options = parser.parse_args()
+
+
+def model_fn(mode):
+    optimizer = partial(torch.optim.Adam, lr=options.rate)
+    return te.EstimatorSpec(mode=mode, module=Line(), loss=squared_error, optimizer=optimizer)
+
+
+class Slowly(te.Hook):
+    def after_step(self, context):
+        time.sleep(0.02)
+
+
+te.train_and_evaluate(
+    te.Estimator(model_fn, options.job_dir, te.RunConfig(random_seed=1, save_checkpoints_steps=20)),
+    te.TrainSpec(lambda: points().repeat(), max_steps=300, hooks=[Slowly()]),
+    te.EvalSpec(points, steps=2, start_delay_secs=0, throttle_secs=0),
+)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_trials_that_are_clusters_pause_and_go_on(jobs: Jobs, is_killed: bool) -> None:
+    jobs.program(CLUSTER)
+    (jobs.folder / "hp.yaml").write_text(
+        YAML.replace("trainingInput:", "trainingInput:\n  scaleTier: CUSTOM\n  workerCount: 1\n  evaluatorCount: 1")
+        .replace("maxParallelTrials: 2", "enableTrialEarlyStopping: true")
+        .replace("MAXIMIZE", "MINIMIZE")
+        .replace("maxTrials: 4", "maxTrials: 2")
+        .replace("Tag: score", "Tag: loss")
+        .replace("[1, 2, 3.50, 4]", "[0.0001, 0.05]")
+    )
+    jobs.submit("study", "--config", "hp.yaml")
+    if is_killed:
+        wait_until(lambda: "trial 2 started" in jobs.log("study", "launcher"))
+        os.kill(jobs.launcher("study"), signal.SIGKILL)
+        assert jobs.wait("study") == "FAILED"
+        assert jobs.run("resume", "study")[0] == 0
+    assert jobs.wait("study") == "SUCCEEDED", jobs.log("study", "launcher")
+    stopped, best = sorted(study(jobs).trials(), key=lambda trial: trial.state == "SUCCEEDED")
+    assert (stopped.state, best.state) == ("STOPPED", "SUCCEEDED")
+    assert (stopped.starts, best.starts, stopped.restarts, best.restarts) == (1, 2, 0, 0)
+    assert [len(stopped.results), len(best.results), best.step] == [1, 2, 300]
+    assert best.results[0][0] < 300 and stopped.results[0][0] < 300
+    inner = Jobs(jobs.folder / "jobs" / "study")
+    jobs_of = [f"study_{trial.number}" for trial in (stopped, best)]
+    assert [status_of(inner.directory(name)).state for name in jobs_of] == ["CANCELLED", "SUCCEEDED"]
+    assert jobs.log("study", "launcher").count("still runs (as a job)") == is_killed
+    described = jobs.run("describe", jobs_of[1], "--jobs", "jobs/study/jobs", "--format", "json")[1]
+    assert set(json.loads(described)["roles"]) >= {"chief-0", "worker-0", "evaluator-0"}
 
 
 def test_a_job_that_is_no_study_has_no_trials(jobs: Jobs) -> None:

@@ -197,6 +197,7 @@ def _job(options: argparse.Namespace) -> JobDirectory:
 def run_submit(options: argparse.Namespace) -> int:
     """Submit a training."""
     from torch_estimator.jobs.kinds import KINDS, status_of
+    from torch_estimator.jobs.package import find_package
     from torch_estimator.jobs.request import request_of_file, spec_of, without_secrets
     from torch_estimator.jobs.submission import submit
     from torch_estimator.jobs.table import Table
@@ -222,7 +223,8 @@ def run_submit(options: argparse.Namespace) -> int:
         useless += others
     if useless := list(dict.fromkeys(useless)):
         print(f"{', '.join(useless)} {'does' if len(useless) == 1 else 'do'} nothing here.", file=sys.stderr)
-    spec, plan = submit(job, spec, options.package_path, secrets, is_dry=options.dry_run)
+    package = find_package(spec.module_name, options.package_path)
+    spec, plan = submit(job, spec, package, secrets, is_dry=options.dry_run)
     if options.dry_run:
         _print_spec(spec, options.format, {"runs": plan})
         return 0

@@ -62,6 +62,10 @@ class Machine:
         return int(match[1]) << 10 * " KMGT".index(match[2] or " ")
 
 
+LAUNCHER = "torch_estimator.jobs.launcher"
+"""What a target starts for a job that is one training."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What was asked for when a job was submitted, the content of ``job.json``.
@@ -98,7 +102,7 @@ class JobSpec:
     hang_secs: float = 0.0
     max_running_secs: float = 0.0
     study: dict[str, Any] | None = None
-    launcher: str = "torch_estimator.jobs.launcher"
+    launcher: str = LAUNCHER
     version: int = 1
 
 

@@ -7,26 +7,26 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import KINDS, status_of
 from torch_estimator.jobs.launcher import SECRETS, ended_by_sigterm
-from torch_estimator.jobs.package import copy_package, find_package, package_digest
+from torch_estimator.jobs.package import copy_package, package_digest
 from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.launch.layout import Program
 
 
 def submit(
-    job: JobDirectory, spec: JobSpec, package_path: str | None, secrets: Sequence[str], *, is_dry: bool = False
+    job: JobDirectory, spec: JobSpec, package: Path, secrets: Sequence[str], *, is_dry: bool = False
 ) -> tuple[JobSpec, str]:
-    """Make the directory of a job and start it; return its complete specification, and what was run.
+    """Make the directory of a job with a package, and start it; return its complete specification, and what was run.
 
     A dry run makes nothing. Raise a UserError for a mistake, before anything has been made.
     """
     target = KINDS[spec.settings["kind"]]
-    package = find_package(spec.module_name, package_path)
     # This refuses a module that is not there.
     Program(module_name=spec.module_name, package_path=str(package))
     target.check(spec, job.url)

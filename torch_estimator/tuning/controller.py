@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
+from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.launcher import SECRETS, ended_after
 from torch_estimator.jobs.launcher import main as launch
 from torch_estimator.jobs.logs import RoleLogs
@@ -29,6 +30,7 @@ from torch_estimator.runs.locks import Holder, held
 from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.tuning.asha import Standing, next_move
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
+from torch_estimator.tuning.job_trials import Submitted
 from torch_estimator.tuning.metrics import read_metric
 from torch_estimator.tuning.samplers import Sampler, sampler_of
 from torch_estimator.tuning.starters import Adopted, Forked, Fresh, Process, Start, send
@@ -120,10 +122,11 @@ class Controller:
                 trial.state = "PAUSED"
             if trial.state != "RUNNING":
                 continue
-            holder = self._directory.holder(trial.number)
-            if holder is not None:
-                self._say(f"trial {trial.number} still runs (pid {holder.pid}); going on with it.")
-                self._running[trial.number] = Adopted(self._directory, trial.number, holder)
+            process = self._start_process.adopt(trial)
+            if process is not None:
+                where = "as a job" if process.pid is None else f"pid {process.pid}"
+                self._say(f"trial {trial.number} still runs ({where}); going on with it.")
+                self._running[trial.number] = process
             elif trial.starts:
                 self._on_end(trial, None)
             else:
@@ -161,7 +164,10 @@ class Controller:
             number=number,
             parameters=parameters,
             job_dir=where if self._spec.job_dir is None else files.join(self._spec.job_dir, str(number)),
-            compile={"true": True, "false": False}.get(os.environ.get(COMPILE, "")),
+            # The roles of a cluster do not settle this, and time must not.
+            compile={"true": True, "false": False}.get(
+                os.environ.get(COMPILE, ""), None if self._study.target is None else False
+            ),
             threads=self._threads,
             asked=self._next_order(),
             # The first rung is the first checkpoint that is evaluated, wherever that is.
@@ -195,7 +201,8 @@ class Controller:
         process = self._start_process(trial)
         self._running[trial.number] = process
         given = " ".join(f"--{name}={value}" for name, value in trial.parameters.items())
-        self._say(f"trial {trial.number} started (pid {process.pid}): {given}")
+        where = "as a job" if process.pid is None else f"pid {process.pid}"
+        self._say(f"trial {trial.number} started ({where}): {given}")
 
     def _on_end(self, trial: Trial, status: int | None) -> None:
         """Read what a trial has reached, now that its process has ended, and write what becomes of it."""
@@ -323,13 +330,11 @@ def _how(status: int | None) -> str:
 
 def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
     """Return the specification of a job that is a study; raise a UserError if it cannot run."""
-    if spec.settings["kind"] != "local":
-        raise InvalidValueError(f"a study runs on a target of kind local only, but {spec.target} is of another kind.")
-    if spec.is_cluster or any(machine.gpus for machine in spec.machines.values()):
-        raise InvalidValueError(
-            f"each trial of a study is one process without a GPU of its own, but scale tier {spec.tier} asks for more; "
-            "choose BASIC."
-        )
+    if spec.settings["kind"] != "local" or spec.is_cluster or any(one.gpus for one in spec.machines.values()):
+        # Each trial is a job there, and the controller a process of this machine.
+        KINDS[spec.settings["kind"]].check(spec, job.url)
+        study = replace(study, target=spec.settings)
+        spec = replace(spec, settings={"kind": "local"})
     if not job.is_local:
         raise InvalidValueError(f"the trials of a study lock local files, but {job.url} is none; give another --jobs.")
     if study.resume_previous is not None:
@@ -385,6 +390,8 @@ def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[i
     if not spec.package:
         raise InvalidValueError(f"the trials of {job.name} run a function; call tune again with the same directory.")
     directory = StudyDirectory(job)
+    if directory.study().target is not None:
+        return run_controller(directory, lambda say: Submitted(directory, secrets), threads_of(directory.study()))
     environ = {SECRETS: json.dumps(secrets)} if secrets else {}
 
     def starter(say: Callable[[str], object]) -> Start:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from torch_estimator import files
 from torch_estimator.compile.sources import package_of_module
@@ -41,11 +41,35 @@ class Process(Protocol):
         """Exit status, -n if signal n ended it; None if nobody can know that but the process."""
 
 
-Start = Callable[[Trial], Process]
-"""Function that starts the process of a trial, which runs to its next rung or its end."""
+@runtime_checkable
+class Remote(Process, Protocol):
+    """The process of a trial that gets no signals from here."""
+
+    def end(self) -> None:
+        """Have it save and end."""
 
 
-class Fresh:
+class Start(Protocol):
+    """Starts the process of a trial, which runs to its next rung or its end."""
+
+    def __call__(self, trial: Trial) -> Process:
+        """Start the process of a trial."""
+
+    def adopt(self, trial: Trial) -> Process | None:
+        """Return the process of a trial that another controller has started; None if there is none."""
+
+
+class _Here:
+    """Base class of what starts processes on this machine."""
+
+    _directory: StudyDirectory
+
+    def adopt(self, trial: Trial) -> Process | None:
+        holder = self._directory.holder(trial.number)
+        return None if holder is None else Adopted(self._directory, trial.number, holder)
+
+
+class Fresh(_Here):
     """Starts a new interpreter for each trial. It implements `Start`."""
 
     def __init__(self, directory: StudyDirectory, environ: Mapping[str, str]) -> None:
@@ -85,7 +109,7 @@ class _Child:
         return self._process.returncode
 
 
-class Forked:
+class Forked(_Here):
     """Forks this process for each trial, which then runs a body, or the job's program. It implements `Start`.
 
     Before, it imports the libraries that earlier trials have imported. Where that made this process unfit for forks,
@@ -205,7 +229,9 @@ class Adopted:
 
 def send(process: Process, number: int) -> None:
     """Send a signal to the process of a trial and to what it started."""
-    if process.pid is not None:
+    if isinstance(process, Remote):
+        process.end()
+    elif process.pid is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
 

@@ -66,7 +66,13 @@ def run_trial(directory: StudyDirectory, number: int, body: Body | None = None) 
     lock.write(encoded(Holder.this_process()))
     trial, spec = directory.trial(number), directory.job.spec()
     os.chdir(spec.folder)
-    os.environ.update(_environ(directory, trial))
+    os.environ.update(variables(directory, trial))
+    os.environ |= {
+        "TF_CONFIG": json.dumps({"cluster": {}, "task": {"trial": str(trial.number)}}),
+        JOB_BEGAN: str(trial.began),
+        "OMP_NUM_THREADS": str(trial.threads),
+        "MKL_NUM_THREADS": str(trial.threads),
+    }
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(trial.threads)
     if trial.compile is None:
@@ -78,17 +84,13 @@ def run_trial(directory: StudyDirectory, number: int, body: Body | None = None) 
     return status
 
 
-def _environ(directory: StudyDirectory, trial: Trial) -> dict[str, str]:
+def variables(directory: StudyDirectory, trial: Trial) -> dict[str, str]:
     """Return the variables of a trial, among them those that programs for Google's service read."""
     return {
-        "TF_CONFIG": json.dumps({"cluster": {}, "task": {"trial": str(trial.number)}}),
         "CLOUD_ML_JOB_ID": directory.job.name,
         "CLOUD_ML_TRIAL_ID": str(trial.number),
         "CLOUD_ML_HP_METRIC_TAG": directory.study().metric,
         "CLOUD_ML_HP_METRIC_FILE": directory.path(trial.number, ".metrics"),
-        JOB_BEGAN: str(trial.began),
-        "OMP_NUM_THREADS": str(trial.threads),
-        "MKL_NUM_THREADS": str(trial.threads),
         **({} if trial.compile is None else {COMPILE: "true" if trial.compile else "false"}),
     }
 
