@@ -22,6 +22,11 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "litserve": ["litserve==0.2.19", "onnxruntime==1.31.1"],
     "mlserver": ["mlserver==1.7.1", "onnxruntime==1.31.1"],
     "ray": ["ray[serve]==2.60.0", "onnxruntime==1.31.1"],
+    # Its trials train with this package, whose requirements come first.
+    "raytune": [
+        *("torch==2.13.0", "pyarrow", "safetensors", "lazy_loader", "pathspec", "PyYAML", "mmh3", "onnx", "onnxscript"),
+        *("onnxruntime==1.31.1", "pyzmq", "tensorboard", "tqdm", "ray[tune]==2.60.0", "optuna==5.0.0"),
+    ],
     # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
     "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],
     "torch": ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0", "numpy==2.4.6"],

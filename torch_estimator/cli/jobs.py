@@ -165,7 +165,12 @@ def _format(name: str) -> str:
 
 def _add_streaming(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--polling-interval", type=float, default=1.0, metavar="SECS", help="seconds between two looks (default: 1)")
+    add(
+        "--polling-interval",
+        type=float,
+        metavar="SECS",
+        help="seconds between two looks (default: 0.2; 1 where --jobs is a URL)",
+    )
     add("--allow-multiline-logs", action="store_true", help="print the role once for lines that follow each other")
 
 
@@ -216,7 +221,7 @@ def run_submit(options: argparse.Namespace) -> int:
     useless = list(request.useless)
     if request.study is not None:
         from torch_estimator.tuning.configuration import study_of
-        from torch_estimator.tuning.controller import study_spec
+        from torch_estimator.tuning.submission import study_spec
 
         study, others = study_of(request.study)
         spec = study_spec(spec, study, job)
@@ -446,8 +451,11 @@ def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) ->
     from torch_estimator.jobs.kinds import status_of
     from torch_estimator.jobs.logs import LogReader
 
-    if not options.polling_interval > 0:
-        raise InvalidValueError(f"--polling-interval must be more than 0, but got {options.polling_interval}.")
+    polling_secs = options.polling_interval
+    if polling_secs is None:
+        polling_secs = 0.2 if job.is_local else 1.0
+    if not polling_secs > 0:
+        raise InvalidValueError(f"--polling-interval must be more than 0, but got {polling_secs}.")
     reader = LogReader(job.logs, role)
     before, is_warned = "", False
     while True:
@@ -463,6 +471,6 @@ def _follow(job: JobDirectory, options: argparse.Namespace, role: str | None) ->
         if status.host and not is_warned:
             print(f"Job {job.name} is {status.shown}: {status.reason} Ctrl-C ends this command.", file=sys.stderr)
             is_warned = True
-        time.sleep(options.polling_interval)
+        time.sleep(polling_secs)
     print(f"Job {job.name} {status.state}{f': {status.reason}' if status.reason else '.'}", file=sys.stderr)
     return status.state != "SUCCEEDED"

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cli import (
-    check,
-    import_checkpoint,
-    jobs,
-    local,
-    make_key,
-    manifest,
-    models,
-    port,
-    predict,
-    predict_batch,
-    serve,
-    show,
-    versions,
-)
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # One module per command. To add a command, write a module with `add_to` and list the module here.
 _COMMANDS = {
-    "Training": (local, jobs, make_key),
-    "Exports": (show, predict, predict_batch, check, serve, manifest),
-    "Versions of models": (models, versions),
-    "From TensorFlow": (port, import_checkpoint),
+    "Training": ("local", "jobs", "make_key"),
+    "Exports": ("show", "predict", "predict_batch", "check", "serve", "manifest"),
+    "Versions of models": ("models", "versions"),
+    "From TensorFlow": ("port", "import_checkpoint"),
 }
 
 # Shells report this exit status for a program that SIGPIPE terminated.
 BROKEN_PIPE = 141
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``estimator`` with all its commands."""
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of ``estimator`` with all its commands; with the one that is given, if there is such a one.
+
+    To import the modules of all takes longer than most commands.
+    """
+    known = [name for names in _COMMANDS.values() for name in names]
+    wanted = [name for name in known if name.replace("_", "-") == command] or known
     parser = argparse.ArgumentParser(
         prog="estimator",
         description="Runs training jobs and exported models, and keeps versions of models.",
@@ -45,9 +36,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of the commands below")
     groups = []
-    for title, modules in _COMMANDS.items():
-        for module in modules:
-            module.add_to(commands)
+    for title, names in _COMMANDS.items():
+        for name in names:
+            if name in wanted:
+                importlib.import_module(f"torch_estimator.cli.{name}").add_to(commands)
         # argparse knows no groups of commands. This list is what it would print as one.
         lines = [f"  {one.dest:<18} {one.help}" for one in commands._choices_actions]
         commands._choices_actions.clear()
@@ -62,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     It is 2 for a mistake of the user, the status of the job for ``local train``, otherwise 0. Without arguments, take
     those of this process.
     """
-    parser = make_parser()
     own = list(sys.argv[1:] if arguments is None else arguments)
+    parser = make_parser(own[0] if own else None)
     # What follows -- is for a program. argparse would give it to the first positional argument that takes several.
     own, after = (own[: own.index("--")], own[own.index("--") + 1 :]) if "--" in own else (own, [])
     options, unknown = parser.parse_known_args(own)

@@ -62,7 +62,7 @@ class Machine:
         return int(match[1]) << 10 * " KMGT".index(match[2] or " ")
 
 
-LAUNCHER = "torch_estimator.jobs.launcher"
+LAUNCHER_MODULE = "torch_estimator.jobs.launcher"
 """What a target starts for a job that is one training."""
 
 
@@ -102,7 +102,7 @@ class JobSpec:
     hang_secs: float = 0.0
     max_running_secs: float = 0.0
     study: dict[str, Any] | None = None
-    launcher: str = LAUNCHER
+    launcher: str = LAUNCHER_MODULE
     version: int = 1
 
 

@@ -13,13 +13,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
 
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
-from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.launcher import SECRETS, ended_after
 from torch_estimator.jobs.launcher import main as launch
 from torch_estimator.jobs.logs import RoleLogs
@@ -27,7 +25,6 @@ from torch_estimator.launch.job import describe_status
 from torch_estimator.processes.events import Events
 from torch_estimator.run_config import COMPILE
 from torch_estimator.runs.locks import Holder, held
-from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.tuning.asha import Standing, next_move
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
 from torch_estimator.tuning.job_trials import Submitted
@@ -35,9 +32,7 @@ from torch_estimator.tuning.metrics import read_metric
 from torch_estimator.tuning.samplers import Sampler, sampler_of
 from torch_estimator.tuning.starters import Adopted, Forked, Fresh, Process, Start, send
 from torch_estimator.tuning.study import Study
-
-LAUNCHER = "torch_estimator.tuning.controller"
-"""What a target starts for a job that is a study."""
+from torch_estimator.tuning.submission import finished_trials
 
 _POLL_SECS = 0.05
 _FACTOR = 4
@@ -72,7 +67,7 @@ class Controller:
 
     def run(self) -> tuple[int, str]:
         """Run the study; return its exit status and the reason for it."""
-        with self._events.on_signals(self._on_signal):
+        with self._events.on_signals(self._on_signal), _woken_by_children():
             self._repeat_to_sampler()
             self._settle()
             while True:
@@ -92,7 +87,7 @@ class Controller:
     def _repeat_to_sampler(self) -> None:
         """Tell the sampler again what it was asked and told before, in the same order."""
         if self._study.resume_previous is not None:
-            for trial in _finished(self._directory.job.jobs, self._study.resume_previous):
+            for trial in finished_trials(self._directory.job.jobs, self._study.resume_previous):
                 assert trial.value is not None
                 self._sampler.add(trial.parameters, trial.value)
         calls = []
@@ -252,6 +247,9 @@ class Controller:
         trial.results.append((step, value))
         trial.restarts = 0
         if len(trial.results) == 1:
+            # Only here, as it imports PyTorch, which `Forked` does better.
+            from torch_estimator.summary.event_writer import EventWriter
+
             with EventWriter(trial.job_dir) as events:
                 events.parameters(self._study.space.values(trial.parameters), str(trial.number))
         self._conclude(trial)
@@ -319,6 +317,16 @@ class Controller:
         self._say_once = lambda text: None  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def _woken_by_children() -> Iterator[None]:
+    """End waits for events when a child process ends. Without a handler, its signal would wake nobody."""
+    before = signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def _standing(trial: Trial) -> Standing:
     is_over = trial.state in ("SUCCEEDED", "FAILED")
     return Standing([value for _, value in trial.results], _RUNGS if is_over else trial.rung)
@@ -326,29 +334,6 @@ def _standing(trial: Trial) -> Standing:
 
 def _how(status: int | None) -> str:
     return "was killed" if status is None else describe_status(status)
-
-
-def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
-    """Return the specification of a job that is a study; raise a UserError if it cannot run."""
-    if spec.settings["kind"] != "local" or spec.is_cluster or any(one.gpus for one in spec.machines.values()):
-        # Each trial is a job there, and the controller a process of this machine.
-        KINDS[spec.settings["kind"]].check(spec, job.url)
-        study = replace(study, target=spec.settings)
-        spec = replace(spec, settings={"kind": "local"})
-    if not job.is_local:
-        raise InvalidValueError(f"the trials of a study lock local files, but {job.url} is none; give another --jobs.")
-    if study.resume_previous is not None:
-        sampler = sampler_of(study)
-        for trial in _finished(job.jobs, study.resume_previous):
-            sampler.add(trial.parameters, trial.value or 0.0)
-    return replace(spec, study=asdict(study), launcher=LAUNCHER)
-
-
-def _finished(jobs: str, name: str) -> list[Trial]:
-    """Return the trials of an earlier study that have a value."""
-    directory = StudyDirectory(JobDirectory(jobs, name))
-    directory.study()
-    return [trial for trial in directory.trials() if trial.value is not None and trial.state != "FAILED"]
 
 
 def run_controller(

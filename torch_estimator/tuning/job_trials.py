@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, UserError
-from torch_estimator.jobs.directory import FINAL, LAUNCHER, JobDirectory, JobSpec
+from torch_estimator.jobs.directory import FINAL, LAUNCHER_MODULE, JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.jobs.submission import cancel, resubmit, submit
@@ -71,7 +71,7 @@ class Submitted:
             settings=self._directory.study().target or spec.settings,
             max_running_secs=0.0,
             study=None,
-            launcher=LAUNCHER,
+            launcher=LAUNCHER_MODULE,
         )
         submit(job, asked, Path(self._directory.job.package) / spec.package, secrets)
 

@@ -14,7 +14,6 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.executors import evaluation_record
 from torch_estimator.runs.state_file import StateFile
-from torch_estimator.summary.event_reader import read_scalars
 
 _EVAL = "eval"
 _MOST_NAMED = 10
@@ -60,6 +59,9 @@ def read_metric(job_dir: str, metric: str, reported: str) -> dict[int, float]:
 
 
 def _curves(job_dir: str, reported: str) -> Iterator[_Curve]:
+    # Only here, as it imports PyTorch.
+    from torch_estimator.summary.event_reader import read_scalars
+
     there = files.all_files(job_dir)
     folders = sorted({name.rpartition("/")[0] for name in there if "tfevents" in files.basename(name)})
     for folder in folders:

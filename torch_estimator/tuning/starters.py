@@ -7,6 +7,7 @@ says on disk how it ended. A forked one finds the libraries that the trials befo
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -20,10 +21,20 @@ from typing import NoReturn, Protocol, runtime_checkable
 
 from torch_estimator import files
 from torch_estimator.compile.sources import package_of_module
+from torch_estimator.initial_values import truncated_normal, uniform
 from torch_estimator.processes.forked import fork
 from torch_estimator.runs.locks import Holder
 from torch_estimator.tuning.directory import StudyDirectory, Trial
 from torch_estimator.tuning.trial import Body, run_trial
+from torch_estimator.versions import own_sources
+
+# What trainings import late, such as for their export. Trials of other programs lose little by it.
+_PRELOADED = (
+    "torch_estimator.models",
+    "torch_estimator.executors.train_and_evaluate",
+    "torch_estimator.export.writer",
+    "torch_estimator.export.exported_model",
+)
 
 
 class Process(Protocol):
@@ -146,22 +157,30 @@ class Forked(_Here):
             return child if child is not None else self._run(trial, log)
 
     def _import_libraries(self) -> None:
-        for name in _read_imported(self._directory):
-            if name in sys.modules or self._is_unfit:
-                continue
+        names = [name for name in (*_PRELOADED, *_read_imported(self._directory)) if name not in sys.modules]
+        if not names:
+            return
+        # What is imported stays, and the collector would look at it again and again, here and in every fork.
+        gc.disable()
+        for name in names:
+            if self._is_unfit:
+                break
             # Some modules are there for one program only.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
             if self._instead is not None and (problem := _unfit_for_forks()):
                 self._is_unfit = True
                 self._say(f"Each trial gets a process of its own, because {name}, which they import, {problem}.")
+        _compute_what_trials_need()
+        gc.freeze()
+        gc.enable()
 
     def _run(self, trial: Trial, log: int) -> NoReturn:
         status, before = 1, set(sys.modules)
         try:
             os.environ.update(self._environ)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -179,6 +198,13 @@ class Forked(_Here):
                 sys.stderr.flush()
             # Nothing that the parent registered for its own end may run here.
             os._exit(status & 0xFF)
+
+
+def _compute_what_trials_need() -> None:
+    """Compute once what is kept for the life of a process: texts for the keys of compiled steps, and quantiles."""
+    from torch_estimator.compile.environment import machine
+
+    machine(), own_sources(), truncated_normal(), uniform()
 
 
 def _unfit_for_forks() -> str:

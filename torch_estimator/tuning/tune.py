@@ -22,11 +22,12 @@ from torch_estimator.jobs.package import copy_package, find_package
 from torch_estimator.launch.layout import Program
 from torch_estimator.runs.locks import Holder
 from torch_estimator.runs.state_file import encoded
-from torch_estimator.tuning.controller import run_controller, study_spec, threads_of
+from torch_estimator.tuning.controller import run_controller, threads_of
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
 from torch_estimator.tuning.space import Categorical, Discrete, Double, Integer, Parameter, Space
 from torch_estimator.tuning.starters import Forked, Fresh
 from torch_estimator.tuning.study import Study
+from torch_estimator.tuning.submission import study_spec
 from torch_estimator.tuning.trial import Body
 
 logger = logging.getLogger("torch_estimator")

@@ -1,0 +1,37 @@
+"""What a command does to submit a study. It imports neither PyTorch nor Optuna."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import JobDirectory, JobSpec
+from torch_estimator.jobs.kinds import KINDS
+from torch_estimator.tuning.directory import StudyDirectory, Trial
+from torch_estimator.tuning.samplers import sampler_of
+from torch_estimator.tuning.study import Study
+
+_CONTROLLER = "torch_estimator.tuning.controller"
+
+
+def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
+    """Return the specification of a job that is a study; raise a UserError if it cannot run."""
+    if spec.settings["kind"] != "local" or spec.is_cluster or any(one.gpus for one in spec.machines.values()):
+        # Each trial is a job there, and the controller a process of this machine.
+        KINDS[spec.settings["kind"]].check(spec, job.url)
+        study = replace(study, target=spec.settings)
+        spec = replace(spec, settings={"kind": "local"})
+    if not job.is_local:
+        raise InvalidValueError(f"the trials of a study lock local files, but {job.url} is none; give another --jobs.")
+    if study.resume_previous is not None:
+        sampler = sampler_of(study)
+        for trial in finished_trials(job.jobs, study.resume_previous):
+            sampler.add(trial.parameters, trial.value or 0.0)
+    return replace(spec, study=asdict(study), launcher=_CONTROLLER)
+
+
+def finished_trials(jobs: str, name: str) -> list[Trial]:
+    """Return the trials of an earlier study that have a value."""
+    directory = StudyDirectory(JobDirectory(jobs, name))
+    directory.study()
+    return [trial for trial in directory.trials() if trial.value is not None and trial.state != "FAILED"]
