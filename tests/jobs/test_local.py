@@ -388,7 +388,7 @@ def test_a_full_log_is_the_reason_of_a_failed_job(jobs: Jobs) -> None:
 def test_the_reason_of_a_job_with_a_late_evaluator_is_the_limit(jobs: Jobs) -> None:
     jobs.program("if me == 'evaluator-0': wait_for('never')")
     spec = spec_of(Request(module_name="trainer.task", evaluator_count=1), Table.read(KINDS), "late", "local")
-    submit(jobs.directory("late"), dataclasses.replace(spec, finish_secs=0.1), None, [])
+    submit(jobs.directory("late"), dataclasses.replace(spec, finish_secs=0.1), jobs.folder / "trainer", [])
     assert jobs.wait("late") == "FAILED"
     assert jobs.describe("late")["reason"] == "Evaluator 0 did not finish within 0.1 s of the chief; sent SIGTERM."
 
