@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from itertools import accumulate
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from tests.tuning.studies import curve, make_study, make_trial, run_study, trained
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.tuning.directory import best_trial
+from torch_estimator.tuning.controller import run_controller
+from torch_estimator.tuning.directory import Trial, best_trial
 from torch_estimator.tuning.space import Discrete, Integer, Space
+from torch_estimator.tuning.starters import Forked
 
 SIX = Space((Discrete("rate", ("1", "2", "3", "4", "5", "6")),))
 SIXTEEN = Space((Discrete("rate", tuple(map(str, range(1, 17)))),))
@@ -179,3 +182,16 @@ def test_the_trials_of_an_earlier_job_come_first(tmp_path: Path) -> None:
         run_study(elsewhere)
     with pytest.raises(InvalidValueError, match="there is no job never"):
         run_study(make_study(tmp_path, curve(), name="late", resume_previous="never"))
+
+
+def test_a_full_disk_ends_a_study_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_study(tmp_path, curve(), space=SIX, metric="score")
+
+    def write(trial: Trial) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", directory.path(1, ".json"))
+
+    monkeypatch.setattr(directory, "write", write)
+    with pytest.raises(InvalidValueError) as error:
+        run_controller(directory, lambda say: Forked(directory), 1)
+    assert str(error.value).startswith(f"the study in {directory.job.url} cannot be written: No space left on device")
+    assert str(error.value).endswith("; mend that, and jobs resume study goes on.")

@@ -59,6 +59,7 @@ class Controller:
         self._waiting: list[int] = []
         self._is_exhausted = False
         self._failed = 0
+        self._has_said_of_pauses = False
         self._events = Events()
         self._kill_at = math.inf
         self._reason = ""
@@ -215,10 +216,7 @@ class Controller:
         if status == 0 and values:
             self._reach(trial, max(values), values, "SUCCEEDED")
             if trial.pauses_at is not None and trial.starts == 1:
-                self._say_once(
-                    f"trial {trial.number} ended without a pause: a trial pauses at a checkpoint that "
-                    "train_and_evaluate evaluates before the last one."
-                )
+                self._say_of_pauses(trial)
         elif status == 0:
             self._fail(trial, problem)
         elif died and reached:
@@ -312,9 +310,13 @@ class Controller:
             return f"It said: {lines[-1].strip()}" if lines else ""
         return ""
 
-    def _say_once(self, text: str) -> None:
-        self._say(text)
-        self._say_once = lambda text: None  # type: ignore[method-assign]
+    def _say_of_pauses(self, trial: Trial) -> None:
+        if not self._has_said_of_pauses:
+            self._has_said_of_pauses = True
+            self._say(
+                f"trial {trial.number} ended without a pause: a trial pauses at a checkpoint that train_and_evaluate "
+                "evaluates before the last one."
+            )
 
 
 @contextlib.contextmanager
@@ -364,7 +366,13 @@ def run_controller(
         job.add("started", "RUNNING", pid=os.getpid())
         is_over: list[bool] = []
         stack.enter_context(ended_after(spec.max_running_secs, lambda: is_over.append(True)))
-        status, reason = controller.run()
+        try:
+            status, reason = controller.run()
+        except OSError as error:
+            raise InvalidValueError(
+                f"the study in {job.url} cannot be written: {files.reason(error)}; mend that, and jobs resume "
+                f"{job.name} goes on."
+            ) from error
     if is_over:
         reason = f"it has run for its scheduling.maxRunningTime of {spec.max_running_secs:g} s."
     return status, reason, controller.was_interrupted and not is_over
