@@ -19,8 +19,8 @@ from torch_estimator.export.torch_callable import describe_problem
 from torch_estimator.export.warmup import read_warmup
 from torch_estimator.export.writer import write_export
 from torch_estimator.heads.function_head import FunctionHead
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.tensors import InputTensor, read_columns
+from torch_estimator.web.errors import RequestError
 
 DRAW = np.random.default_rng(0)
 

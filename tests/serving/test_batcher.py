@@ -15,7 +15,7 @@ import pytest
 from tests.serving.row_graphs import BY_ROW, NOT_BY_ROW, write_graph
 from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns, Outputs, Result
-from torch_estimator.serving.errors import RequestError
+from torch_estimator.web.errors import RequestError
 
 
 @pytest.fixture

@@ -41,10 +41,10 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.export.signatures import SIGNATURES_FILE
 from torch_estimator.serving import grpc_server
 from torch_estimator.serving.app import Answered, ServingApp
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.grpc_server import SERVICE, GrpcServer, reserve_port
 from torch_estimator.serving.options import ServedModel, ServingOptions
 from torch_estimator.serving.service import PredictionService
+from torch_estimator.web.errors import RequestError
 
 PROTOS = ROOT / "torch_estimator" / "serving" / "protos"
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.serving.served import INPUTS
 from torch_estimator.export.dtypes import DTYPES
 from torch_estimator.export.signatures import PREDICT, Signature
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.tensors import (
     InputTensor,
     read_columns,
     split_bytes,
     texts_of,
 )
+from torch_estimator.web.errors import RequestError
 
 SIGNATURE = Signature(method_name=PREDICT, inputs=INPUTS, outputs={})
 

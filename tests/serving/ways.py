@@ -29,8 +29,8 @@ from tests.serving.models import app_of, ask
 from torch_estimator.cli import main
 from torch_estimator.export.signatures import TensorInfo
 from torch_estimator.serving.app import Answered, ServingApp
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.grpc_server import GrpcServer
+from torch_estimator.web.errors import RequestError
 
 Row = dict[str, Any]
 Answer = list[float] | str

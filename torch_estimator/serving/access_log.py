@@ -12,7 +12,7 @@ import orjson
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.serving.http import Scope
+from torch_estimator.web.http import Scope
 
 if TYPE_CHECKING:
     from torch_estimator.serving.app import Answered

@@ -28,8 +28,12 @@ from starlette.routing import Route
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.serving import page, tensorflow_rest
 from torch_estimator.serving.access_log import AccessLog
-from torch_estimator.serving.errors import RequestError
-from torch_estimator.serving.http import (
+from torch_estimator.serving.metrics import CONTENT_TYPE
+from torch_estimator.serving.open_inference import OpenInferenceRest
+from torch_estimator.serving.service import PredictionService
+from torch_estimator.serving.tracing import Trace, find_tracer
+from torch_estimator.web.errors import RequestError
+from torch_estimator.web.http import (
     ClientGone,
     Receive,
     Scope,
@@ -40,10 +44,7 @@ from torch_estimator.serving.http import (
     respond,
     respond_error,
 )
-from torch_estimator.serving.metrics import CONTENT_TYPE
-from torch_estimator.serving.open_inference import OpenInferenceRest
-from torch_estimator.serving.service import PredictionService
-from torch_estimator.serving.tracing import Trace, find_tracer
+from torch_estimator.web.site import PREFIX
 
 logger = logging.getLogger("torch_estimator")
 
@@ -228,7 +229,7 @@ class ServingApp:
             return
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
         # The page asks people for a token itself, because browsers send none in this header.
-        is_page = path == "/" or path.startswith(page.PREFIX)
+        is_page = path == "/" or path.startswith(PREFIX)
         if not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
             self.check_authorization(header(scope, b"authorization") or b"")
 

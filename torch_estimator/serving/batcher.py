@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.serving.errors import RequestError
+from torch_estimator.web.errors import RequestError
 
 Columns = Mapping[str, Any]
 """Inputs of a signature by name: lists or arrays with one entry per instance."""

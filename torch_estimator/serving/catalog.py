@@ -24,9 +24,9 @@ from torch_estimator.export.unknown_names import UnknownNames
 from torch_estimator.export.warmup import batches_of, read_warmup
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.loader import Loader, in_thread
 from torch_estimator.serving.options import ServedModel, VersionPolicy
+from torch_estimator.web.errors import RequestError
 
 logger = logging.getLogger("torch_estimator")
 

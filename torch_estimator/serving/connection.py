@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from torch_estimator.serving.http import TOO_SLOW, Scope
+from torch_estimator.web.http import TOO_SLOW, Scope
 
 _MOST_HEADER_BYTES = 2**16
 _TOO_LARGE = (431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")

@@ -30,7 +30,6 @@ from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.app import Answered, ServingApp
 from torch_estimator.serving.batcher import Result
 from torch_estimator.serving.catalog import Version
-from torch_estimator.serving.errors import RequestError, option_to_change
 from torch_estimator.serving.open_inference import (
     EXTENSIONS,
     InferCall,
@@ -42,6 +41,7 @@ from torch_estimator.serving.open_inference import (
 )
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.tensors import InputTensor, read_columns, texts_of
+from torch_estimator.web.errors import RequestError, option_to_change
 
 logger = logging.getLogger("torch_estimator")
 

@@ -25,8 +25,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from torch_estimator.serving.http import Application, Receive, Scope, Send
 from torch_estimator.serving.scoreboard import NodeReport, Scoreboard
+from torch_estimator.web.http import Application, Receive, Scope, Send
 
 logger = logging.getLogger("torch_estimator")
 

@@ -26,11 +26,11 @@ from torch_estimator.export.signatures import Signature
 from torch_estimator.json_text import shortened
 from torch_estimator.serving.batcher import Columns, Result
 from torch_estimator.serving.catalog import Version
-from torch_estimator.serving.errors import RequestError
-from torch_estimator.serving.http import Headers, Receive, Scope, Send, header, read_body, respond
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.tensorflow_rest import read_json
 from torch_estimator.serving.tensors import InputTensor, read_columns
+from torch_estimator.web.errors import RequestError
+from torch_estimator.web.http import Headers, Receive, Scope, Send, header, read_body, respond
 
 if TYPE_CHECKING:
     from torch_estimator.serving.app import Answered

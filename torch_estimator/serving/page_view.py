@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlencode
 
 from torch_estimator.errors import ExportError, UserError
 from torch_estimator.export.signatures import Signature
 from torch_estimator.export.warmup import WarmupInstance, read_warmup
 from torch_estimator.registry import ModelInfo, Registry, VersionInfo
 from torch_estimator.serving.catalog import Catalog, ModelState, Version
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.page_forms import Field, Outcome, fields_of, texts_in, type_of
+from torch_estimator.web.errors import RequestError
 
 # Versions that are listed at first; a registry may have a thousand.
 _MOST_VERSIONS = 10
@@ -240,15 +239,6 @@ def signature_of(version: Version, name: str) -> Signature:
     if name not in version.export.signatures:
         raise RequestError(404, f"Version {version.number} of the model {version.model} has no signature {name}.")
     return version.export.signatures[name]
-
-
-def link(root: str, **values: Any) -> str:
-    """Return the address of the page that shows what the arguments choose, such as ``model="census"``.
-
-    `root` is the path under which the server is mounted, or empty; unset values are left out.
-    """
-    query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)})
-    return f"{root}/?{query}" if query else f"{root}/"
 
 
 def _rows(state: ModelState, info: ModelInfo | None, numbers: list[int]) -> list[VersionRow]:

@@ -14,9 +14,9 @@ from torch_estimator.export.nan_predictions import NanPredictionError
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import BatchLimits, Columns, Result
 from torch_estimator.serving.catalog import Catalog, Version, sources
-from torch_estimator.serving.errors import RequestError
 from torch_estimator.serving.metrics import Metrics
 from torch_estimator.serving.options import ServingOptions
+from torch_estimator.web.errors import RequestError
 
 logger = logging.getLogger("torch_estimator")
 

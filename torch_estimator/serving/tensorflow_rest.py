@@ -25,7 +25,7 @@ from torch_estimator.export.unknown_names import UnknownNames
 from torch_estimator.json_text import parse_json, shortened
 from torch_estimator.serving.batcher import Columns, Result
 from torch_estimator.serving.catalog import Catalog, ModelState, Version
-from torch_estimator.serving.errors import RequestError
+from torch_estimator.web.errors import RequestError
 
 DEFAULT_SIGNATURE = "serving_default"
 

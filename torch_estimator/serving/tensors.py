@@ -22,7 +22,7 @@ from torch_estimator.export.signatures import Signature, TensorInfo
 from torch_estimator.export.unknown_names import REFUSED, UnknownNames
 from torch_estimator.json_text import shortened
 from torch_estimator.serving.batcher import Columns
-from torch_estimator.serving.errors import RequestError
+from torch_estimator.web.errors import RequestError
 
 _LENGTH = struct.Struct("<I")
 

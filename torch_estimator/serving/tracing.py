@@ -11,7 +11,7 @@ import re
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from torch_estimator.serving.http import Scope, Send, header
+from torch_estimator.web.http import Scope, Send, header
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

@@ -19,11 +19,11 @@ from prometheus_client import values
 from torch_estimator.errors import INTERRUPTED, InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.connection import Connection
-from torch_estimator.serving.errors import option_to_change
 from torch_estimator.serving.http_server import HttpServer, Place
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 from torch_estimator.serving.service import PredictionService
+from torch_estimator.web.errors import option_to_change
 
 logger = logging.getLogger("torch_estimator")
 

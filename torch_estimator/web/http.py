@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from torch_estimator.serving.errors import RequestError
+from torch_estimator.web.errors import RequestError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
