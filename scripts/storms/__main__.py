@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-NAMES = ("kill", "faults", "soak", "jobs")
+NAMES = ("kill", "faults", "soak", "jobs", "tune")
 
 
 def main() -> int:

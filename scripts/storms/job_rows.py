@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from scripts.storms.common import ROOT, StormError
 from scripts.storms.kill import differences
@@ -30,7 +31,7 @@ from torch_estimator.jobs.kinds import status_of
 SERVED = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--parameter-server-count", "1")
 IN_STEP = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--evaluator-count", "0")
 
-_PROGRAMS = Path(__file__).parent / "submitted"
+PROGRAMS = Path(__file__).parent / "submitted"
 _LINE = re.compile(r"line (\d+) (\d+) x+ end")
 _TIMES = 5
 _LEFT_SECS = 30.0
@@ -93,7 +94,7 @@ class Trial:
         self.notes.mkdir(parents=True)
         self.out = storm.jobs.folder / "out" / name
         self.job = storm.jobs.directory(name)
-        own = ("--on", on, "--module-name", self.module, "--package-path", str(_PROGRAMS), *options)
+        own = ("--on", on, "--module-name", self.module, "--package-path", str(PROGRAMS), *options)
         job_dir = ("--job-dir", str(self.out)) if program == "steps" else ()
         storm.jobs.submit(name, *own, *job_dir, "--", "--notes", str(self.notes), *map(str, arguments))
 
@@ -179,16 +180,18 @@ def lines_of(log: str, printed: Mapping[str, int], may_lack_last: bool = False) 
     return sum(map(len, numbers.values()))
 
 
-Measure = Callable[[Storm], tuple[str, bool | None]]
 Rows = Callable[[Storm], Iterator[Row]]
+AnyStorm = TypeVar("AnyStorm")
 
 
-def row(what: str, bar: str) -> Callable[[Measure], Rows]:
+def row(
+    what: str, bar: str
+) -> Callable[[Callable[[AnyStorm], tuple[str, bool | None]]], Callable[[AnyStorm], Iterator[Row]]]:
     """Make a row of a function that returns what it measured and whether that holds; a StormError does not hold."""
 
-    def decorated(measure: Measure) -> Rows:
+    def decorated(measure: Callable[[AnyStorm], tuple[str, bool | None]]) -> Callable[[AnyStorm], Iterator[Row]]:
         @functools.wraps(measure)
-        def rows(storm: Storm) -> Iterator[Row]:
+        def rows(storm: AnyStorm) -> Iterator[Row]:
             try:
                 measured, holds = measure(storm)
             except (StormError, AssertionError) as error:
@@ -405,7 +408,7 @@ def _first_step_secs(storm: Storm, how: str) -> float:
     name = f"start_{storm.count}"
     notes = storm.jobs.folder / "notes" / name
     notes.mkdir(parents=True)
-    own = ("--module-name", "submitted.steps", "--package-path", str(_PROGRAMS))
+    own = ("--module-name", "submitted.steps", "--package-path", str(PROGRAMS))
     program = ("--job-dir", str(storm.jobs.folder / "out" / name), "--", "--notes", str(notes), "--steps", "3")
     words: tuple[str, ...]
     if how == "submit":
@@ -447,9 +450,9 @@ def _of_rate(rate: int, bar: str, most: float | None) -> Rows:
         wait_until(lambda: len(list(trial.notes.glob("*.began"))) == 8)
         pid = launcher_process(trial.job)
         assert pid is not None
-        used, began = _cpu_secs(pid), time.monotonic()
+        used, began = cpu_secs(pid), time.monotonic()
         wait_until(lambda: any(trial.notes.glob("*.ended")), 60.0 * secs)
-        percent = 100.0 * (_cpu_secs(pid) - used) / (took := time.monotonic() - began)
+        percent = 100.0 * (cpu_secs(pid) - used) / (took := time.monotonic() - began)
         state, lines = trial.end(600.0), trial.check_lines()
         told = f"{state}, {lines} lines in {took:.0f} s, launcher {percent:.1f} % of a core{_load()}"
         is_whole = state == "SUCCEEDED" and lines == 8 * rate * secs
@@ -459,7 +462,7 @@ def _of_rate(rate: int, bar: str, most: float | None) -> Rows:
     return measure
 
 
-def _cpu_secs(pid: int) -> float:
+def cpu_secs(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from examples.options import at_least
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     rows: list[Row] = []
     try:
-        with PLACES[options.on]() as place, _inside(emptied(options.work_dir), place.environ):
+        with PLACES[options.on]() as place, inside(emptied(options.work_dir), place.environ):
             Path("estimator.toml").write_text(place.table)
             storm = Storm(
                 jobs=Jobs(Path.cwd()),
@@ -58,20 +58,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 files=(options.train_file.resolve(), options.eval_file.resolve()),
             )
             for name in [one for one in options.rows if ONLY_ON.get(one, options.on) == options.on]:
-                for row in ROWS[name](storm):
-                    print(f"{row.what}: {row.measured}, {row.verdict}", flush=True)
-                    rows.append(row)
+                rows += run_rows(ROWS[name](storm))
     except StormError as error:
         print(f"job-storm: {error}", file=sys.stderr)
         return 1
-    print(f"\nOn {options.on}, {storm.rounds} rounds, {os.cpu_count()} cores:\n")
+    return conclude_rows(f"On {options.on}, {storm.rounds} rounds", rows)
+
+
+def run_rows(rows: Iterable[Row]) -> list[Row]:
+    """Print each row as it comes; return them."""
+    found = []
+    for row in rows:
+        print(f"{row.what}: {row.measured}, {row.verdict}", flush=True)
+        found.append(row)
+    return found
+
+
+def conclude_rows(title: str, rows: Sequence[Row]) -> int:
+    """Print the table; return 0 if all rows hold, 1 if one does not."""
+    print(f"\n{title}, {os.cpu_count()} cores:\n")
     cells = [[row.what, row.measured, row.bar, row.verdict] for row in rows]
     print(aligned([["what", "measured", "at least or at most", ""], *cells]), flush=True)
     return int(any(row.holds is False for row in rows))
 
 
 @contextlib.contextmanager
-def _inside(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
+def inside(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
     """Make a folder the current one, and add variables to the environment, during the body."""
     before = dict(os.environ)
     os.environ.update({"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ})
