@@ -7,10 +7,12 @@ import itertools
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from scripts.storms.common import ROOT, StormError
@@ -26,7 +28,7 @@ from torch_estimator.runs.locks import Holder
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
 from torch_estimator.tuning.job_trials import Submitted
 from torch_estimator.tuning.space import Double, Space
-from torch_estimator.tuning.starters import Forked, Fresh, Start
+from torch_estimator.tuning.starters import Fresh, Start
 from torch_estimator.tuning.study import Study
 
 _EVERY = 10
@@ -56,6 +58,19 @@ trainingInput:
     - {{parameterName: x, type: DOUBLE, minValue: 0, maxValue: 1}}
 """
 
+_FORK = """
+import os, sys, time
+from torch_estimator.jobs.directory import JobDirectory
+from torch_estimator.tuning.directory import StudyDirectory
+from torch_estimator.tuning.starters import Forked
+
+directory = StudyDirectory(JobDirectory(*os.path.split(sys.argv[1])))
+process = Forked(directory)(directory.trial(int(sys.argv[2])))
+while not process.has_ended():
+    time.sleep(0.01)
+sys.exit(process.status)
+"""
+
 
 @dataclass(slots=True)
 class TuneStorm:
@@ -79,7 +94,7 @@ class CensusStudy:
 
     def __init__(self, storm: TuneStorm, name: str, parallel: int) -> None:
         self.name = name
-        self.trials_count = 5 if storm.is_quick else 12
+        self.trials_count = 4 if storm.is_quick else 12
         self._jobs = storm.jobs
         self._notes = storm.jobs.folder / "notes" / name
         self.directory = StudyDirectory(storm.jobs.directory(name))
@@ -234,17 +249,16 @@ def pauses(storm: TuneStorm) -> tuple[str, bool]:
     slowly = ["--notes", notes, "--pace", "0.1", *storm.census(steps)]
     paced = _study(storm, "paced", "submitted.tuned", PROGRAMS, slowly)
     for compile in [False] if storm.is_quick else [False, True]:
-        ways: dict[str, tuple[StudyDirectory, Callable[[], Start], list[int]]] = {
-            "undisturbed": (plain, lambda: Fresh(plain, os.environ), []),
-            "fresh": (plain, lambda: Fresh(plain, os.environ), rungs),
-            "forked": (plain, lambda: Forked(plain), rungs),
-            "job": (paced, lambda: Submitted(paced, []), [rungs[0], *rungs[2:3]]),
+        ways: dict[str, tuple[StudyDirectory, Callable[[Trial], int | None], list[int]]] = {
+            "undisturbed": (plain, partial(_started, Fresh(plain, os.environ)), []),
+            "forked": (plain, partial(_forked, plain), rungs),
         }
-        if storm.is_quick:
-            del ways["job"]
+        if not storm.is_quick:
+            ways["fresh"] = plain, partial(_started, Fresh(plain, os.environ)), rungs
+            ways["job"] = paced, partial(_started, Submitted(paced, [])), rungs[::2]
         dirs = {}
-        for number, (way, (directory, start, pauses_at)) in enumerate(ways.items(), 1 + 4 * compile):
-            dirs[way] = _run(directory, start(), number, compile, pauses_at)
+        for number, (way, (directory, run, pauses_at)) in enumerate(ways.items(), 1 + len(ways) * compile):
+            dirs[way] = _run(directory, run, number, compile, pauses_at)
             count += len(pauses_at)
         for way, found in dirs.items():
             if there := differences(load_checkpoint(dirs["undisturbed"]), load_checkpoint(found)):
@@ -275,7 +289,21 @@ def _study(storm: TuneStorm, name: str, module: str, package: Path, arguments: l
     return StudyDirectory(job)
 
 
-def _run(directory: StudyDirectory, start: Start, number: int, compile: bool, pauses_at: list[int]) -> str:
+def _started(start: Start, trial: Trial) -> int | None:
+    """Start the process of a trial, and wait for it; return its exit status."""
+    process = start(trial)
+    wait_until(process.has_ended, _SECS)
+    return process.status
+
+
+def _forked(directory: StudyDirectory, trial: Trial) -> int:
+    """Fork a trial from a process that, unlike this one, has not imported the program; return its exit status."""
+    return subprocess.run([sys.executable, "-c", _FORK, directory.job.url, str(trial.number)]).returncode
+
+
+def _run(
+    directory: StudyDirectory, run: Callable[[Trial], int | None], number: int, compile: bool, pauses_at: list[int]
+) -> str:
     """Run a trial that pauses at some steps; return its job directory."""
     job_dir = directory.path(number)
     for starts, rung in enumerate([*pauses_at, None], 1):
@@ -290,11 +318,10 @@ def _run(directory: StudyDirectory, start: Start, number: int, compile: bool, pa
             began=time.time(),
         )
         directory.write(trial)
-        process = start(trial)
-        wait_until(process.has_ended, _SECS)
-        if process.status != (0 if rung is None else RESTART_ME):
+        status = run(trial)
+        if status != (0 if rung is None else RESTART_ME):
             said = Path(directory.log(number)).read_text()[-1000:]
-            raise StormError(f"trial {number}, which was to pause at {rung}, has status {process.status}: {said}")
+            raise StormError(f"trial {number}, which was to pause at {rung}, has status {status}: {said}")
     return job_dir
 
 

@@ -24,7 +24,7 @@ def test_studies_hold_what_is_promised(tmp_path: Path, capsys: pytest.CaptureFix
     assert status == 0, printed
     table = printed.partition("at least or at most")[2].splitlines()[1:]
     assert [line.endswith("  holds") for line in table] == [True] * len(rows)
-    assert "3 kills in" in printed and "2 pauses" in printed
+    assert "3 kills in" in printed and "1 pauses" in printed
 
 
 def test_steps_that_were_lost_with_a_process_are_trained_again() -> None:
