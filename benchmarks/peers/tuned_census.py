@@ -59,14 +59,15 @@ class Trainer:
         """Export what was trained."""
         self.estimator.export_saved_model(f"{self.estimator.model_dir}/export", self.serving_input())
 
+    def parts(self, steps: int, throttle_secs: int = 600) -> tuple[te.Estimator, te.TrainSpec, te.EvalSpec]:
+        """What `train_and_evaluate` takes, and what a function of `tune` returns."""
+        exporter = te.FinalExporter("census", self.serving_input())
+        evaluation = te.EvalSpec(self.eval_rows, steps=EVAL_BATCHES, exporters=exporter, throttle_secs=throttle_secs)
+        return self.estimator, te.TrainSpec(self.train_rows, max_steps=steps), evaluation
+
     def run(self, steps: int) -> None:
         """Train, evaluate and export in one call."""
-        exporter = te.FinalExporter("census", self.serving_input())
-        te.train_and_evaluate(
-            self.estimator,
-            te.TrainSpec(self.train_rows, max_steps=steps),
-            te.EvalSpec(self.eval_rows, steps=EVAL_BATCHES, exporters=exporter),
-        )
+        te.train_and_evaluate(*self.parts(steps))
 
 
 def rungs(first: int, last: int) -> list[int]:
