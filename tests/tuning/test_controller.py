@@ -56,7 +56,32 @@ def test_the_best_are_promoted_and_go_on_from_their_checkpoints(tmp_path: Path) 
     for trial in trials:
         assert trained(trial) == list(range(1, trial.results[-1][0] + 1))
         assert trial.state == ("SUCCEEDED" if trial.step == 64 else "STOPPED")
-    assert sorted(trial.step or 0 for trial in trials) == [4] * 12 + [16] * 3 + [64]
+    assert sorted(trial.step or 0 for trial in trials) == [4] * 12 + [64] * 4
+
+
+@pytest.mark.parametrize(
+    ("program", "steps"),
+    [
+        # Four have paused at step 16. That is a quarter of all.
+        (curve("options.rate = 17 - options.rate"), [4] * 12 + [64] * 4),
+        # One has paused at step 64, the highest rung; those at lower rungs stay there.
+        (curve("options.rate, options.steps = 17 - options.rate, 256"), [4] * 12 + [16] * 3 + [256]),
+        # From the fourth one on, each was the best when it came, also at step 16: ten have ended without this.
+        (curve(), [4] * 3 + [16] * 3 + [64] * 10),
+        # Three have ended of 13 that came to step 16, where the first ones were the best. One more goes on.
+        (
+            curve("each_step = lambda step: step == 5 and setattr(options, 'rate', 17 - options.rate)"),
+            [4] * 3 + [16] * 9 + [64] * 4,
+        ),
+    ],
+)
+def test_in_the_end_a_quarter_of_all_finishes_if_as_many_are_at_the_highest_rung(
+    tmp_path: Path, program: str, steps: list[int]
+) -> None:
+    settings = {"space": SIXTEEN, "metric": "score", "max_trials": 16, "algorithm": "GRID", "early_stopping": True}
+    directory = make_study(tmp_path, program, **settings)
+    assert run_study(directory)[0] == 0
+    assert sorted(trial.step or 0 for trial in directory.trials()) == steps
 
 
 def test_the_best_trial_runs_to_its_end_where_none_was_promoted_so_far(tmp_path: Path) -> None:

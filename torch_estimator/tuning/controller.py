@@ -180,14 +180,20 @@ class Controller:
         self._start(trial)
 
     def _finish_best(self) -> bool:
-        """Have the best trial run to its end where none has, as only there is a model exported; return False if not."""
+        """Send a trial to its end where nothing else is left to do; return False if enough have got there.
+
+        Only there a model is exported. Of trials that did as well before, one does best there, so that all of the
+        highest rung go on, best first, until a quarter of all trials have ended.
+        """
         trials = list(self._trials.values())
         paused = [trial for trial in trials if trial.state == "PAUSED"]
-        if self._running or not paused or any(trial.state == "SUCCEEDED" for trial in trials):
+        ended = [trial for trial in trials if trial.state == "SUCCEEDED" or _goes_to_its_end(trial)]
+        if any(not _goes_to_its_end(self._trials[number]) for number in self._running) or not paused:
             return False
-        highest = max(trial.rung for trial in paused)
+        highest = max([trial.rung for trial in paused] + [trial.rung - 1 for trial in ended])
         best = best_trial([trial for trial in paused if trial.rung == highest], self._study)
-        assert best is not None
+        if best is None or len(ended) >= max(1, len(trials) // _FACTOR):
+            return False
         self._promote(best, highest + 1, None)
         return True
 
@@ -332,6 +338,10 @@ def _woken_by_children() -> Iterator[None]:
 def _standing(trial: Trial) -> Standing:
     is_over = trial.state in ("SUCCEEDED", "FAILED")
     return Standing([value for _, value in trial.results], _RUNGS if is_over else trial.rung)
+
+
+def _goes_to_its_end(trial: Trial) -> bool:
+    return trial.state == "RUNNING" and trial.pauses_at is None
 
 
 def _how(status: int | None) -> str:
