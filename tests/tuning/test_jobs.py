@@ -243,6 +243,14 @@ def test_trials_that_are_clusters_pause_and_go_on(jobs: Jobs, is_killed: bool) -
     assert set(json.loads(described)["roles"]) >= {"chief-0", "worker-0", "evaluator-0"}
 
 
+def test_a_directory_with_the_trials_of_another_study_is_refused(jobs: Jobs) -> None:
+    submit(jobs, "", "--job-dir", "out")
+    assert jobs.wait("study") == "SUCCEEDED"
+    line = ("submit", "training", "again", "--config", "hp.yaml", "--module-name", "trainer.task", "--job-dir", "out")
+    status, _, err = jobs.run(*line)
+    assert (status, "--job-dir out has trials of another study already, such as 1, whose" in err) == (2, True), err
+
+
 def test_a_job_that_is_no_study_has_no_trials(jobs: Jobs) -> None:
     jobs.program("pass")
     jobs.submit("plain")

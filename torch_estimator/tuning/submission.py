@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import KINDS
@@ -23,6 +24,12 @@ def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
         spec = replace(spec, settings={"kind": "local"})
     if not job.is_local:
         raise InvalidValueError(f"the trials of a study lock local files, but {job.url} is none; give another --jobs.")
+    taken = [name for name in files.listdir(spec.job_dir) if name.strip("/").isdecimal()] if spec.job_dir else []
+    if taken:
+        raise InvalidValueError(
+            f"--job-dir {spec.job_dir} has trials of another study already, such as {taken[0].strip('/')}, whose "
+            "values would count; give another directory."
+        )
     if study.resume_previous is not None:
         sampler = sampler_of(study)
         for trial in finished_trials(job.jobs, study.resume_previous):
