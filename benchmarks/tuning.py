@@ -113,9 +113,9 @@ def short(sides: dict[str, Side], args: argparse.Namespace) -> list[Verdict]:
         1 if args.quick else args.rounds,
         "short",
     )
-    rows = [[sides[name].name, found.median(name, "wall_s"), found.median(name, "cpu")] for name in found.results]
+    rows = [[sides[name].name, found.median(name, "secs"), found.median(name, "cpu")] for name in found.results]
     show("short", f"{trials} trials of 10 steps, evaluation and export", table(["side", "s", "CPU s"], rows))
-    ratio = found.ratio("wall_s", "ours", "optuna")
+    ratio = found.ratio("secs", "ours", "optuna")
     return [at_most("short trials, over Optuna's", 1 / 4, ratio)]
 
 

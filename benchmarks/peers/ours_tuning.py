@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import re
 import subprocess
 import sys
@@ -49,16 +47,14 @@ def main() -> None:
     options = ["--config", "hptuning.yaml", "--job-dir", "out", "--module-name", "trainer.task"]
     program = ["--data", str(args.data), "--steps", str(args.steps), "--save-every", str(args.first_rung or args.steps)]
     line = [*command, "submit", "training", "study", *options, "--package-path", "trainer", "--stream-logs"]
-    environ = {**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"]}
-    subprocess.run([*line, "--", *program], cwd=args.folder, env=environ, check=True, stdout=sys.stderr)
+    subprocess.run([*line, "--", *program], cwd=args.folder, check=True, stdout=sys.stderr)
     cpu = tuning_report.children_cpu()
     log = (args.folder / "jobs" / "study" / "logs" / "launcher.log").read_text()
     reached = []
     for at, step, auc in _REACHED.findall(log):
         reached.append([datetime.datetime.fromisoformat(at).timestamp() - began, int(step), float(auc)])
     shown = subprocess.run([*command, "trials", "study"], cwd=args.folder, check=True, capture_output=True, text=True)
-    with contextlib.suppress(BrokenPipeError):
-        print(shown.stdout, file=sys.stderr)
+    print(shown.stdout, file=sys.stderr)
     tuning_report.report("torch-estimator", te.__version__, began, reached, cpu=cpu)
 
 

@@ -23,9 +23,9 @@ BROKEN_PIPE = 141
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of ``estimator`` with all its commands; with the one that is given, if there is such a one.
+    """Return the parser of ``estimator``: with one command if that is known, otherwise with all.
 
-    To import the modules of all takes longer than most commands.
+    The import of all commands takes longer than most of them take.
     """
     known = [name for names in _COMMANDS.values() for name in names]
     wanted = [name for name in known if name.replace("_", "-") == command] or known

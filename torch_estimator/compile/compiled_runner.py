@@ -191,7 +191,8 @@ class CompiledRunner(StepRunner):
                 "Did not compile %s, because %s; RunConfig(compile=True) compiles it all the same.", *self._skipped
             )
         self._skipped = None
-        auto_choice().trained(sum(state.eager_secs for state in self._layouts.values()))
+        if (choice := auto_choice()) is not None:
+            choice.trained(sum(state.eager_secs for state in self._layouts.values()))
         for state in self._layouts.values():
             if state.compilation is not None:
                 state.compilation.stop() if is_cut_short else state.compilation.leave()
@@ -576,8 +577,10 @@ class CompiledRunner(StepRunner):
                 self._give_up(reason_of(error))
                 return
             self._detector = ChangeDetector(self._step, self._watched, self._observer)
-            if not self._waits:
-                self._settle(layout, state.threads)
+            if not self._waits and (choice := auto_choice()) is not None:
+                key, is_cached = self._compiler.identity(layout, state.threads)
+                self._waits = choice.is_compiled(key, is_cached=is_cached)
+                self._stays_in_python = not self._waits
         if self._stays_in_python:
             state.failed = True
             return
@@ -630,14 +633,6 @@ class CompiledRunner(StepRunner):
             else:
                 state.failed = True
                 logger.warning("The training step is not compiled, because %s; training goes on without.", result)
-
-    def _settle(self, layout: BatchLayout, threads: int) -> None:
-        """Ask what "auto" means in this process, if not only time decides that."""
-        assert self._compiler is not None
-        key, is_cached = self._compiler.identity(layout, threads)
-        choice = auto_choice().is_compiled(key, is_cached=is_cached)
-        if choice is not None:
-            self._waits, self._stays_in_python = choice, not choice
 
     def _name_of(self, batch: TensorBatch) -> str:
         return self._log_name.format(batch_size(batch.features))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 logger = logging.getLogger("torch_estimator")
 
@@ -40,18 +40,17 @@ CHECK_EVERY_SECS = 10.0
 """Seconds between two comparisons of a compiled step with Python, before checkpoints."""
 
 
-class AutoChoice:
-    """Base class of what settles ``compile="auto"`` in this process; by default time decides; see `choose_with`."""
+class AutoChoice(Protocol):
+    """What settles ``compile="auto"`` in a process, where that must not depend on the time; see `choose_with`."""
 
-    def is_compiled(self, key: str, *, is_cached: bool) -> bool | None:
-        """Return whether ``"auto"`` means True or False for the step with a cache key; None leaves it to time."""
-        return None
+    def is_compiled(self, key: str, *, is_cached: bool) -> bool:
+        """Return whether ``"auto"`` means True or False for the step with a cache key."""
 
     def trained(self, secs: float) -> None:
         """Hear how many seconds the steps that ran in Python have taken, at the end of a training."""
 
 
-_choice = AutoChoice()
+_choice: AutoChoice | None = None
 
 
 def choose_with(choice: AutoChoice) -> None:
@@ -60,8 +59,8 @@ def choose_with(choice: AutoChoice) -> None:
     _choice = choice
 
 
-def auto_choice() -> AutoChoice:
-    """Return what settles ``compile="auto"`` in this process."""
+def auto_choice() -> AutoChoice | None:
+    """Return what settles ``compile="auto"`` in this process; None if time does."""
     return _choice
 
 

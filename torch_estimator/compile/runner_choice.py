@@ -58,7 +58,7 @@ def make_runner(
     # The step also depends on these objects outside of the module, and hooks of the user may change them.
     watched = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
-        if config.compile == "auto" and auto_choice().is_compiled("", is_cached=False) is not None:
+        if config.compile == "auto" and auto_choice() is not None:
             return EagerRunner(step)
         return TorchCompileRunner(step, when=config.compile, before=before, last_step=last_step, watched=watched)
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch_estimator import files
@@ -20,11 +20,18 @@ from torch_estimator.launch.layout import Program
 
 
 def submit(
-    job: JobDirectory, spec: JobSpec, package: Path, secrets: Sequence[str], *, is_dry: bool = False
+    job: JobDirectory,
+    spec: JobSpec,
+    package: Path,
+    secrets: Sequence[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    is_dry: bool = False,
 ) -> tuple[JobSpec, str]:
     """Make the directory of a job with a package, and start it; return its complete specification, and what was run.
 
-    A dry run makes nothing. Raise a UserError for a mistake, before anything has been made.
+    The launcher gets `variables` beside this process's own, and passes them on to the roles. A dry run makes nothing.
+    Raise a UserError for a mistake, before anything has been made.
     """
     target = KINDS[spec.settings["kind"]]
     # This refuses a module that is not there.
@@ -48,7 +55,7 @@ def submit(
             if made is not job:
                 os.rename(made.url, job.url)
                 made = job
-            _start(job, spec, secrets)
+            _start(job, spec, secrets, variables)
         except BaseException as error:
             # Nobody would end what never began, and its name would be taken.
             with contextlib.suppress(OSError):
@@ -61,7 +68,7 @@ def submit(
     return spec, plan
 
 
-def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
+def resubmit(job: JobDirectory, arguments: Sequence[str] | None, *, variables: Mapping[str, str] | None = None) -> None:
     """Start a job again that failed or was cancelled, with its own package; all arguments where some are secret."""
     spec, status = job.spec(), status_of(job)
     state = status.state
@@ -91,7 +98,7 @@ def resubmit(job: JobDirectory, arguments: Sequence[str] | None) -> None:
     if not os.path.isdir(spec.folder):
         raise InvalidValueError(f"job {job.name} ran in {spec.folder}, which is not there any more; make it again.")
     job.add("requeued", "QUEUED")
-    _start(job, spec, secrets)
+    _start(job, spec, secrets, variables)
 
 
 def cancel(job: JobDirectory) -> None:
@@ -108,6 +115,6 @@ def cancel(job: JobDirectory) -> None:
         target.cancel(job, launched)
 
 
-def _start(job: JobDirectory, spec: JobSpec, secrets: Sequence[str]) -> None:
-    environ = {**os.environ, **({SECRETS: json.dumps(list(secrets))} if secrets else {})}
+def _start(job: JobDirectory, spec: JobSpec, secrets: Sequence[str], variables: Mapping[str, str] | None) -> None:
+    environ = {**os.environ, **(variables or {}), **({SECRETS: json.dumps(list(secrets))} if secrets else {})}
     KINDS[spec.settings["kind"]].submit(job, spec, environ)

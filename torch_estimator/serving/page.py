@@ -3,8 +3,8 @@
 It is HTML that works without JavaScript, but for the plots. With JavaScript, htmx replaces the part of the page that
 an answer changes, which it takes from the same whole page.
 
-Who may see it and use its forms is said in ``web/access.py``. A server without tokens that listens beyond loopback has
-no form either, since the form holds a row of the data that the model was trained or evaluated with.
+``web/access.py`` says who may see it and use its forms. A server without tokens that listens beyond loopback has no
+form either, since the form holds a row of the data that the model was trained or evaluated with.
 """
 
 from __future__ import annotations

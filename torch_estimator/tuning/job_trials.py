@@ -8,7 +8,6 @@ that it may be trained some steps beyond it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,17 +37,10 @@ class Submitted:
         job, spec = self._job(trial), self._directory.job.spec()
         given = with_secrets(spec.arguments, spec.secret_arguments, self._secrets)
         given += [f"--{name}={value}" for name, value in trial.parameters.items()]
-        before = dict(os.environ)
-        # The launcher passes them on to the roles.
-        os.environ.update(variables(self._directory, trial))
-        try:
-            if files.exists(job.url):
-                resubmit(job, given)
-            else:
-                self._submit(job, spec, trial, given)
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        if files.exists(job.url):
+            resubmit(job, given, variables=variables(self._directory, trial))
+        else:
+            self._submit(job, spec, trial, given)
         return JobProcess(job, self._directory, trial)
 
     def adopt(self, trial: Trial) -> JobProcess | None:
@@ -73,7 +65,8 @@ class Submitted:
             study=None,
             launcher=LAUNCHER_MODULE,
         )
-        submit(job, asked, Path(self._directory.job.package) / spec.package, secrets)
+        package = Path(self._directory.job.package) / spec.package
+        submit(job, asked, package, secrets, variables=variables(self._directory, trial))
 
 
 class JobProcess:

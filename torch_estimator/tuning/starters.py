@@ -7,7 +7,6 @@ says on disk how it ended. A forked one finds the libraries that the trials befo
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -24,6 +23,7 @@ from torch_estimator.compile.sources import package_of_module
 from torch_estimator.initial_values import truncated_normal, uniform
 from torch_estimator.processes.forked import fork
 from torch_estimator.runs.locks import Holder
+from torch_estimator.torch_import import without_collections
 from torch_estimator.tuning.directory import StudyDirectory, Trial
 from torch_estimator.tuning.trial import Body, run_trial
 from torch_estimator.versions import own_sources
@@ -157,23 +157,19 @@ class Forked(_Here):
             return child if child is not None else self._run(trial, log)
 
     def _import_libraries(self) -> None:
-        names = [name for name in (*_PRELOADED, *_read_imported(self._directory)) if name not in sys.modules]
-        if not names:
-            return
-        # What is imported stays, and the collector would look at it again and again, here and in every fork.
-        gc.disable()
-        for name in names:
-            if self._is_unfit:
-                break
+        # The process of a function has what the function uses, which need not be PyTorch.
+        wanted = [*(_PRELOADED if self._body is None else ()), *_read_imported(self._directory)]
+        for name in wanted:
+            if name in sys.modules or self._is_unfit:
+                continue
             # Some modules are there for one program only.
             with contextlib.suppress(Exception):
-                importlib.import_module(name)
+                without_collections(importlib.import_module)(name)
             if self._instead is not None and (problem := _unfit_for_forks()):
                 self._is_unfit = True
                 self._say(f"Each trial gets a process of its own, because {name}, which they import, {problem}.")
-        _compute_what_trials_need()
-        gc.freeze()
-        gc.enable()
+        if "torch" in sys.modules:
+            _compute_what_trials_need()
 
     def _run(self, trial: Trial, log: int) -> NoReturn:
         status, before = 1, set(sys.modules)
@@ -211,8 +207,13 @@ def _unfit_for_forks() -> str:
     """Return what in this process a fork could not use; empty if there is nothing."""
     if threading.active_count() > 1:
         return f"starts a thread ({threading.enumerate()[-1].name})"
+    return "uses a GPU" if has_used_gpu() else ""
+
+
+def has_used_gpu() -> bool:
+    """Return whether this process has used a GPU, which none of its forks can then."""
     torch = sys.modules.get("torch")
-    return "uses a GPU" if torch is not None and torch.cuda.is_initialized() else ""
+    return torch is not None and torch.cuda.is_initialized()
 
 
 def _write_imported(directory: StudyDirectory, before: set[str]) -> None:

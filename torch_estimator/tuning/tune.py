@@ -25,7 +25,7 @@ from torch_estimator.runs.state_file import encoded
 from torch_estimator.tuning.controller import run_controller, threads_of
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
 from torch_estimator.tuning.space import Categorical, Discrete, Double, Integer, Parameter, Space
-from torch_estimator.tuning.starters import Forked, Fresh
+from torch_estimator.tuning.starters import Forked, Fresh, has_used_gpu
 from torch_estimator.tuning.study import Study
 from torch_estimator.tuning.submission import study_spec
 from torch_estimator.tuning.trial import Body
@@ -128,8 +128,7 @@ def tune(
 def _run(directory: StudyDirectory, given: str | Function) -> None:
     job, study = directory.job, directory.study()
     if callable(given):
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
+        if has_used_gpu():
             raise InvalidValueError(
                 "this process has used a GPU, which none of its forks can; call tune before, or give it a module."
             )
