@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
@@ -91,3 +92,34 @@ def test_a_fork_has_signals_and_random_numbers_of_its_own(tmp_path: Path, monkey
     assert first[0] == second[0] == "-1 True value"
     assert not set(first[1].split()) & set(second[1].split())
     assert "KEY" not in os.environ
+
+
+def test_libraries_are_not_imported_before_a_program_that_changes_its_environment(
+    tmp_path: Path, libraries: Path
+) -> None:
+    (libraries / "reads_setting.py").write_text("import os\nprint(os.environ.get('SETTING'))")
+    directory = make_study(tmp_path, "import os\nos.environ['SETTING'] = 'given'\nimport reads_setting")
+    start = Forked(directory)
+    assert [run(start, directory, number) for number in (1, 2, 3)] == [["given"]] * 3
+
+
+def test_a_fork_ends_as_a_process_of_python_does(tmp_path: Path) -> None:
+    program = """
+    import atexit, threading, time
+    file = open("left_open", "w")
+    file.write("all of it")
+    print("at once")
+    atexit.register(print, "its own function")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("its own thread"))).start()
+    """
+    mine = open(tmp_path / "mine", "w")  # noqa: SIM115
+    mine.write("once")
+    registered = atexit.register(print, "another's function")
+    try:
+        lines = run(Forked(directory := make_study(tmp_path, program)), directory, 1)
+    finally:
+        atexit.unregister(registered)
+    assert lines == ["at once", "its own thread", "its own function"]
+    assert (tmp_path / "left_open").read_text() == "all of it"
+    assert (tmp_path / "mine").read_text() == ""
+    mine.close()

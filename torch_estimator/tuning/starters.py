@@ -1,13 +1,16 @@
 """How the process of a trial is started, watched and ended.
 
-The process outlives the controller that started it, so that it is in a session of its own, writes its log itself, and
-says on disk how it ended. A forked one finds the libraries that the trials before have used imported already.
+The process outlives the controller that started it, so that it has a process group of its own, writes its log itself,
+and says on disk how it ended. A forked one finds the libraries that the trials before have used imported already.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
+import io
 import json
 import os
 import random
@@ -21,11 +24,12 @@ from typing import NoReturn, Protocol, runtime_checkable
 from torch_estimator import files
 from torch_estimator.compile.sources import package_of_module
 from torch_estimator.initial_values import truncated_normal, uniform
+from torch_estimator.jobs.launcher import SECRETS
 from torch_estimator.processes.forked import fork
 from torch_estimator.runs.locks import Holder
 from torch_estimator.torch_import import without_collections
 from torch_estimator.tuning.directory import StudyDirectory, Trial
-from torch_estimator.tuning.trial import Body, run_trial
+from torch_estimator.tuning.trial import Body, process_variables, run_trial
 from torch_estimator.versions import own_sources
 
 # What trainings import late, such as for their export. Trials of other programs lose little by it.
@@ -172,7 +176,10 @@ class Forked(_Here):
             _compute_what_trials_need()
 
     def _run(self, trial: Trial, log: int) -> NoReturn:
-        status, before = 1, set(sys.modules)
+        status, before, inherited = 1, set(sys.modules), dict(os.environ)
+        # Nothing that the parent registered for its own end may run here, and no file of its be flushed.
+        atexit._clear()
+        gc.freeze()
         try:
             os.environ.update(self._environ)
             signal.set_wakeup_fd(-1)
@@ -185,14 +192,12 @@ class Forked(_Here):
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
             _draw_seeds()
             status = run_trial(self._directory, trial.number, self._body)
-            _write_imported(self._directory, before)
+            if _environment_is_kept(self._directory, trial, inherited):
+                _write_imported(self._directory, before)
+            _end_as_python_does()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            # Nothing that the parent registered for its own end may run here.
             os._exit(status & 0xFF)
 
 
@@ -201,6 +206,16 @@ def _compute_what_trials_need() -> None:
     from torch_estimator.compile.environment import machine
 
     machine(), own_sources(), truncated_normal(), uniform()
+
+
+def _end_as_python_does() -> None:
+    """Wait for threads, run the program's own ``atexit`` functions, and write what is left in the buffers of files."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for one in gc.get_objects():
+        if isinstance(one, io.BufferedWriter | io.TextIOWrapper) and not one.closed:
+            with contextlib.suppress(OSError, ValueError):
+                one.flush()
 
 
 def _unfit_for_forks() -> str:
@@ -214,6 +229,13 @@ def has_used_gpu() -> bool:
     """Return whether this process has used a GPU, which none of its forks can then."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_initialized()
+
+
+def _environment_is_kept(directory: StudyDirectory, trial: Trial, inherited: Mapping[str, str]) -> bool:
+    """Return whether the program left its environment as it was. Else libraries may read there what it has set."""
+    own = {*process_variables(directory, trial), SECRETS, "PYTHONPATH"}
+    changed = {key for key, _ in os.environ.items() ^ inherited.items()}
+    return changed <= own
 
 
 def _write_imported(directory: StudyDirectory, before: set[str]) -> None:

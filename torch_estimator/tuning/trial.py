@@ -10,6 +10,7 @@ a trial that is started again goes on with the bits of an undisturbed one.
 from __future__ import annotations
 
 import json
+import math
 import os
 import runpy
 import signal
@@ -41,8 +42,9 @@ Body = Callable[[Trial], int]
 class Rung(EvaluationWatch):
     """The step at which a trial pauses: its checkpoint is evaluated in any case, and ends the process."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int | None) -> None:
+        self._step = math.inf if step is None else step
+        self.is_reached = False
 
     def wants(self, step: int) -> bool:
         return step >= self._step
@@ -50,6 +52,7 @@ class Rung(EvaluationWatch):
     def evaluated(self, step: int, *, final: bool) -> None:
         # After the last checkpoint nothing is left to pause.
         if step >= self._step and not final:
+            self.is_reached = True
             signal.raise_signal(signal.SIGTERM)
 
 
@@ -66,22 +69,27 @@ def run_trial(directory: StudyDirectory, number: int, body: Body | None = None) 
     lock.write(encoded(Holder.this_process()))
     trial, spec = directory.trial(number), directory.job.spec()
     os.chdir(spec.folder)
-    os.environ.update(variables(directory, trial))
-    os.environ |= {
+    os.environ.update(process_variables(directory, trial))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(trial.threads)
+    if trial.compile is None:
+        choose_with(ShapeChoice(directory, number))
+    rung = Rung(trial.pauses_at)
+    watch_with(rung)
+    status = _status_of(body or (lambda trial: _run_program(directory, spec, trial)), trial)
+    directory.end(number).write(End(start=trial.starts, status=status, has_paused=rung.is_reached))
+    return status
+
+
+def process_variables(directory: StudyDirectory, trial: Trial) -> dict[str, str]:
+    """Return the variables of a trial that is a process of this machine."""
+    return {
+        **variables(directory, trial),
         "TF_CONFIG": json.dumps({"cluster": {}, "task": {"trial": str(trial.number)}}),
         JOB_BEGAN: str(trial.began),
         "OMP_NUM_THREADS": str(trial.threads),
         "MKL_NUM_THREADS": str(trial.threads),
     }
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(trial.threads)
-    if trial.compile is None:
-        choose_with(ShapeChoice(directory, number))
-    if trial.pauses_at is not None:
-        watch_with(Rung(trial.pauses_at))
-    status = _status_of(body or (lambda trial: _run_program(directory, spec, trial)), trial)
-    directory.end(number).write(End(start=trial.starts, status=status))
-    return status
 
 
 def variables(directory: StudyDirectory, trial: Trial) -> dict[str, str]:
