@@ -97,6 +97,60 @@ def test_the_best_trial_runs_to_its_end_where_none_was_promoted_so_far(tmp_path:
     assert [trial.step for trial in trials] == [4, 4, 4, 16, 16, 64]
 
 
+def test_a_poor_trial_that_ends_early_by_itself_is_not_the_best(tmp_path: Path) -> None:
+    program = curve("""
+    if options.rate == 6:
+        options.steps = 2
+        add(os.environ["CLOUD_ML_HP_METRIC_FILE"], json.dumps({"score": 0.1, "global_step": 2}))
+    options.rate = 7 - options.rate
+    """)
+    settings = {"space": SIX, "metric": "score", "max_trials": 6, "algorithm": "GRID", "early_stopping": True}
+    directory = make_study(tmp_path, program, **settings)
+    assert run_study(directory)[0] == 0
+    trials = directory.trials()
+    best = best_trial(trials, directory.study())
+    assert best is not None and best.number == 1
+    assert [(one.number, one.step) for one in trials if one.state == "SUCCEEDED"] == [(1, 64), (6, 2)]
+
+
+def test_a_trial_without_the_metric_at_its_rung_fails_at_once(tmp_path: Path) -> None:
+    program = curve("""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    def each_step(step):
+        os.environ["CLOUD_ML_HP_METRIC_FILE"] = "elsewhere"
+    """)
+    settings = {"space": SIX, "metric": "score", "max_failed": 1, "early_stopping": True}
+    directory = make_study(tmp_path, program, **settings)
+    assert "because the metric 'score' never appeared; nothing was measured in" in run_study(directory)[1]
+    assert directory.trial(1).starts == 1
+
+
+def test_a_study_that_ends_lets_only_trials_save_that_go_to_their_end(tmp_path: Path) -> None:
+    program = curve("""
+    def end(number, frame):
+        add("saved", str(options.rate))
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, end)
+    options.steps = 8
+    options.rate == 2 and (wait_for("waits"), sys.exit(2))
+    def each_step(step):
+        if step == 3:
+            pathlib.Path("waits").touch()
+            time.sleep(60)
+    """)
+    for early_stopping, saved in ((True, ""), (False, "1.0\n")):
+        folder = tmp_path / str(early_stopping)
+        folder.mkdir()
+        settings = {"max_trials": 2, "max_failed": 1, "parallel": 2, "early_stopping": early_stopping}
+        directory = make_study(folder, program, space=SIX, metric="score", algorithm="RANDOM", **settings)
+        for number in (1, 2):
+            make_trial(directory, number, parameters={"rate": str(number)}, pauses_at=1 if early_stopping else None)
+        (folder / "saved").touch()
+        assert run_study(directory)[0] == 1
+        assert (folder / "saved").read_text() == saved
+        assert directory.trial(1).state == "RUNNING"
+
+
 def test_a_lower_value_can_be_better_and_nan_is_the_worst(tmp_path: Path) -> None:
     program = curve("""
     options.steps = 4

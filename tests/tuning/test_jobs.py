@@ -145,6 +145,8 @@ def test_a_cancelled_study_saves_and_goes_on_where_it_was(jobs: Jobs) -> None:
     assert jobs.wait("study") == "CANCELLED"
     trials = study(jobs).trials()
     assert [(trial.state, trial.restarts) for trial in trials] == [("RUNNING", 0)] * 2
+    assert [line.split()[1] for line in jobs.run("trials", "study")[1].splitlines()[1:]] == ["INTERRUPTED"] * 2
+    assert jobs.describe("study")["trials"] == {"INTERRUPTED": 2}
     assert all(study(jobs).holder(number) is None for number in (1, 2))
     (jobs.folder / "go").touch()
     assert jobs.run("resume", "study")[0] == 0

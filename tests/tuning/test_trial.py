@@ -28,7 +28,7 @@ def test_a_trial_that_pauses_at_every_rung_ends_with_the_bits_of_an_undisturbed_
         trial = make_trial(directory, 1, pauses_at=pauses_at, starts=start, compile=compile)
         assert run_forked(directory) == 143
         assert max(checkpoint_steps(trial.job_dir)) == max(losses(trial)) == 10 * start
-        assert directory.end(1).read() == End(start=start, status=143)
+        assert directory.end(1).read() == End(start=start, status=143, has_paused=True)
     make_trial(directory, 1, starts=4, compile=compile)
     assert run_forked(directory) == 0
     # The other one runs in a process that was not forked.

@@ -111,6 +111,10 @@ def test_a_call_takes_up_the_trials_of_one_that_was_killed(tmp_path: Path) -> No
         tune(tmp_path, score)
         os._exit(0)
     wait_until((tmp_path / "runs").exists)
+    events = JobDirectory(str(tmp_path), "study").events()
+    with pytest.raises(InvalidValueError, match="another controller is at work"):
+        tune(tmp_path, score)
+    assert JobDirectory(str(tmp_path), "study").events() == events
     # Its children are in groups of their own, and go on.
     os.kill(caller.pid, signal.SIGKILL)
     wait_until(caller.has_ended)

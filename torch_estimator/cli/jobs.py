@@ -361,8 +361,9 @@ def run_describe(options: argparse.Namespace) -> None:
     if spec.study is not None:
         from torch_estimator.tuning.directory import StudyDirectory, best_trial
 
-        study, trials = StudyDirectory(job).study(), StudyDirectory(job).trials()
-        states = [trial.state for trial in trials]
+        directory = StudyDirectory(job)
+        study, trials = directory.study(), directory.trials()
+        states = directory.states(trials, is_over=status.state in FINAL)
         best = best_trial(trials, study)
         extra["trials"] = {state: states.count(state) for state in dict.fromkeys(states)}
         extra["bestTrial"] = None if best is None else best.number
@@ -371,23 +372,29 @@ def run_describe(options: argparse.Namespace) -> None:
 
 def run_trials(options: argparse.Namespace) -> None:
     """List the trials of a study."""
+    from torch_estimator.jobs.directory import FINAL
+    from torch_estimator.jobs.kinds import status_of
     from torch_estimator.tuning.directory import StudyDirectory, best_trial
 
     directory = StudyDirectory(_job(options))
     study, trials = directory.study(), directory.trials()
     best = best_trial(trials, study)
+    states = directory.states(trials, is_over=status_of(directory.job).state in FINAL)
     if options.format == "json":
-        shown = [{**dataclasses.asdict(trial), "value": trial.value, "best": trial is best} for trial in trials]
+        shown = [
+            {**dataclasses.asdict(trial), "state": state, "value": trial.value, "best": trial is best}
+            for trial, state in zip(trials, states, strict=True)
+        ]
         # JSON has no NaN.
         print(json.dumps(json.loads(json.dumps(shown), parse_constant=lambda name: None)))
         return
     names = list(dict.fromkeys(name for trial in trials for name in trial.parameters))
     rows = [["TRIAL", "STATE", "RUNG", "STEP", study.metric, *names, ""]]
-    for trial in trials:
+    for trial, state in zip(trials, states, strict=True):
         step, value = ("", "") if trial.value is None else (str(trial.step), f"{trial.value:.6g}")
         note = "best" if trial is best else trial.reason
         parameters = [trial.parameters.get(name, "") for name in names]
-        rows.append([str(trial.number), trial.state, str(trial.rung), step, value, *parameters, note])
+        rows.append([str(trial.number), state, str(trial.rung), step, value, *parameters, note])
     print(printable(aligned(rows)))
 
 

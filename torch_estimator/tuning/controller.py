@@ -183,15 +183,18 @@ class Controller:
         """Send a trial to its end where nothing else is left to do; return False if enough have got there.
 
         Only there a model is exported. Of trials that did as well before, one does best there, so that all of the
-        highest rung go on, best first, until a quarter of all trials have ended.
+        highest rung go on, best first, until a quarter of all trials have ended. A trial that ended by itself before
+        that rung says nothing of them.
         """
         trials = list(self._trials.values())
         paused = [trial for trial in trials if trial.state == "PAUSED"]
-        ended = [trial for trial in trials if trial.state == "SUCCEEDED" or _goes_to_its_end(trial)]
         if any(not _goes_to_its_end(self._trials[number]) for number in self._running) or not paused:
             return False
+        ended = [trial for trial in trials if trial.state == "SUCCEEDED" or _goes_to_its_end(trial)]
         highest = max([trial.rung for trial in paused] + [trial.rung - 1 for trial in ended])
-        best = best_trial([trial for trial in paused if trial.rung == highest], self._study)
+        there = [trial for trial in paused if trial.rung == highest]
+        ended = [trial for trial in ended if trial.rung > highest]
+        best = best_trial(there, self._study)
         if best is None or len(ended) >= max(1, len(trials) // _FACTOR):
             return False
         self._promote(best, highest + 1, None)
@@ -214,8 +217,9 @@ class Controller:
             self._running[trial.number] = Adopted(self._directory, trial.number, holder)
             return
         end = self._directory.end(trial.number).read()
+        has_paused = False
         if end is not None and end.start == trial.starts:
-            status = end.status
+            status, has_paused = end.status, end.has_paused
         died = status is None or status < 0 or status >= 128
         values, problem = self._values(trial)
         reached = [step for step in values if trial.pauses_at is not None and step >= trial.pauses_at]
@@ -227,6 +231,8 @@ class Controller:
             self._fail(trial, problem)
         elif died and reached:
             self._reach(trial, min(reached), values, "PAUSED")
+        elif has_paused:
+            self._fail(trial, problem or f"it has no {self._study.metric!r} at its last evaluation, as before.")
         elif died and (self._status or trial.restarts < self._spec.max_restarts):
             trial.restarts += not self._status
             self._waiting.append(trial.number)
@@ -300,10 +306,11 @@ class Controller:
         self._end(RESTART_ME, "it was interrupted.")
 
     def _end(self, status: int, reason: str) -> None:
-        """Have all trials save and end."""
+        """Have all trials end. Those that go to a rung do not save, which would move that step and all later ones."""
         self._status, self._reason = status, reason
         self._kill_at = time.monotonic() + self._spec.stop_secs
-        self._signal_all(signal.SIGTERM)
+        for number, process in self._running.items():
+            send(process, signal.SIGTERM if self._trials[number].pauses_at is None else signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
         for process in self._running.values():
@@ -348,28 +355,33 @@ def _how(status: int | None) -> str:
     return "was killed" if status is None else describe_status(status)
 
 
+def only_controller(job: JobDirectory) -> contextlib.AbstractContextManager[object]:
+    """Keep other controllers away from a study; raise an InvalidValueError if there is one."""
+
+    def in_use(holder: Holder) -> UserError:
+        return InvalidValueError(f"another controller is at work in {job.url}: {holder}; end that first.")
+
+    return held(files.join(job.url, "controller.lock"), in_use)
+
+
 def run_controller(
     directory: StudyDirectory,
     starter: Callable[[Callable[[str], object]], Start],
     threads: int,
     say: Callable[[str], object] = lambda text: None,
 ) -> tuple[int, str, bool]:
-    """Run a study as its only controller; return the exit status, the reason, and whether a signal was the reason.
+    """Run a study as its `only_controller`; return exit status, reason, and whether a signal was the reason.
 
     What happens goes to the launcher's log, and to `say`. ``starter(say)`` returns what starts the trials.
     """
     job = directory.job
     spec = job.spec()
 
-    def in_use(holder: Holder) -> UserError:
-        return InvalidValueError(f"another controller is at work in {job.url}: {holder}; end that first.")
-
     def write(text: str) -> None:
         logs.write(None, text.encode(), True)
         say(text)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(held(files.join(job.url, "controller.lock"), in_use))
         logs = RoleLogs(job.logs, [])
         stack.callback(logs.close)
         controller = Controller(directory, starter(write), write, threads=threads)
@@ -393,8 +405,6 @@ def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[i
     if not spec.package:
         raise InvalidValueError(f"the trials of {job.name} run a function; call tune again with the same directory.")
     directory = StudyDirectory(job)
-    if directory.study().target is not None:
-        return run_controller(directory, lambda say: Submitted(directory, secrets), threads_of(directory.study()))
     environ = {SECRETS: json.dumps(secrets)} if secrets else {}
 
     def starter(say: Callable[[str], object]) -> Start:
@@ -402,7 +412,12 @@ def run_program(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[i
         # Forks cannot use the system libraries of macOS.
         return Forked(directory, environ=environ, instead=fresh, say=say) if sys.platform == "linux" else fresh
 
-    return run_controller(directory, starter, threads_of(directory.study()))
+    study = directory.study()
+    as_jobs = study.target is not None
+    with only_controller(job):
+        return run_controller(
+            directory, (lambda say: Submitted(directory, secrets)) if as_jobs else starter, threads_of(study)
+        )
 
 
 def threads_of(study: Study) -> int:

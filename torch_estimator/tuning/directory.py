@@ -17,6 +17,7 @@ Controller and trials share nothing else, so that each can be killed and started
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,10 +86,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How the process of a trial ended: in which of the trial's starts, and with which exit status."""
+    """How the process of a trial ended: in which of the trial's starts, with which exit status, and if it paused."""
 
     start: int
     status: int
+    has_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,14 @@ class StudyDirectory:
         """Return all trials, by number."""
         stems = (name.removesuffix(".json") for name in files.listdir(self.trials_url) if name.endswith(".json"))
         return [self.trial(number) for number in sorted(int(stem) for stem in stems if stem.isdecimal())]
+
+    def states(self, trials: Iterable[Trial], *, is_over: bool) -> list[str]:
+        """Return states to be shown: INTERRUPTED of a trial without a process whose study has ended before it."""
+        is_shown = is_over and self.study().target is None
+        return [
+            "INTERRUPTED" if is_shown and one.state == "RUNNING" and self.holder(one.number) is None else one.state
+            for one in trials
+        ]
 
     def write(self, trial: Trial) -> None:
         """Write a trial."""

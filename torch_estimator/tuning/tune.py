@@ -22,7 +22,7 @@ from torch_estimator.jobs.package import copy_package, find_package
 from torch_estimator.launch.layout import Program
 from torch_estimator.runs.locks import Holder
 from torch_estimator.runs.state_file import encoded
-from torch_estimator.tuning.controller import run_controller, threads_of
+from torch_estimator.tuning.controller import only_controller, run_controller, threads_of
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
 from torch_estimator.tuning.space import Categorical, Discrete, Double, Integer, Parameter, Space
 from torch_estimator.tuning.starters import Forked, Fresh, has_used_gpu
@@ -137,8 +137,6 @@ def _run(directory: StudyDirectory, given: str | Function) -> None:
         # A fork would have those modules of the program that this process has imported, as they were then.
         start = Fresh(directory, os.environ)
     threads = 1 if callable(given) else threads_of(study)
-    here = Holder.this_process()
-    job.add("launched", "PREPARING", pid=here.pid, host=here.host, place=here.place)
     interrupted = False
 
     def body(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[int, str, bool]:
@@ -147,7 +145,10 @@ def _run(directory: StudyDirectory, given: str | Function) -> None:
         status, reason, interrupted = run_controller(directory, lambda say: start, threads, say)
         return status, reason, interrupted
 
-    status = run(job, body)
+    with only_controller(job):
+        here = Holder.this_process()
+        job.add("launched", "PREPARING", pid=here.pid, host=here.host, place=here.place)
+        status = run(job, body)
     if interrupted:
         raise KeyboardInterrupt
     if status:
