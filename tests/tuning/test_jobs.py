@@ -184,6 +184,8 @@ def test_what_a_study_cannot_run_on_is_refused(jobs: Jobs, arguments: list[str],
 
 CLUSTER = """
 import argparse
+import json
+import os
 import time
 from functools import partial
 import torch
@@ -194,6 +196,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--rate", type=float)
 parser.add_argument("--job-dir")
 options = parser.parse_args()
+assert options.job_dir.endswith("/" + json.loads(os.environ["TF_CONFIG"])["task"]["trial"])
 
 
 def model_fn(mode):

@@ -26,10 +26,9 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path(__file__).parents[2])]))
     for cached in (sources._roots, sources.package_of_file):
         cached.cache_clear()
-    before = set(sys.modules)
     yield folder
-    for name in sys.modules.keys() - before:
-        del sys.modules[name]
+    for path in folder.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def run(start: Forked, directory: StudyDirectory, number: int) -> list[str]:

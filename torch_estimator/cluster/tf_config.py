@@ -10,10 +10,12 @@ from typing import Any
 
 from torch_estimator.cluster.addresses import checked_cluster
 from torch_estimator.cluster.task import CHIEF, CHIEFS, EVALUATOR, PARAMETER_SERVER, WORKER, Task
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError, UserError
 from torch_estimator.json_text import json_object, shortened
 
 logger = logging.getLogger("torch_estimator")
+
+_PLACE = ("type", "index")
 
 _TYPES = (*CHIEFS, WORKER, PARAMETER_SERVER, EVALUATOR)
 
@@ -26,16 +28,24 @@ _TYPE_OF_POOL = {
 }
 
 
-def tf_config_of(task: Task) -> str:
+def tf_config_of(task: Task, launcher: str = "{}") -> str:
     """Return the value of ``TF_CONFIG`` for the process that runs `task`.
+
+    What that of the launcher says of its own task beside type and index, such as ``trial``, is passed on.
 
     >>> tf_config_of(Task(type="chief", cluster={"chief": ("localhost:2222",)}))
     '{"cluster": {"chief": ["localhost:2222"]}, "task": {"type": "chief", "index": 0}}'
     >>> tf_config_of(Task())
     '{"cluster": {}, "task": {}}'
     """
-    place = {"type": task.type, "index": task.id} if task.is_of_cluster else {}
-    return json.dumps({"cluster": task.cluster, "task": place})
+    place: dict[str, Any] = {"type": task.type, "index": task.id} if task.is_of_cluster else {}
+    try:
+        own = json_object(launcher, "TF_CONFIG").get("task")
+    except UserError:
+        # The launcher itself is no task, so that its variable may be of somebody else.
+        own = None
+    passed_on = {key: value for key, value in own.items() if key not in _PLACE} if isinstance(own, dict) else {}
+    return json.dumps({"cluster": task.cluster, "task": {**place, **passed_on}})
 
 
 def task_from_tf_config(text: str) -> Task:

@@ -342,7 +342,7 @@ def _check_data(directory: str, manifest: Manifest) -> None:
         raise ExportError(f"{path} {has}, but the export was written with {expected:,} bytes of weights; copy it anew.")
 
 
-def _onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
     """Import onnxruntime with its telemetry turned off, unless the user has set ``ORT_DISABLE_TELEMETRY``."""
     # Set this variable before the import, because onnxruntime reads it at the import.
     # By default, onnxruntime 1.31 and later stores a device id and events in ~/.cache/Microsoft, and uploads them.
@@ -354,7 +354,7 @@ def _onnxruntime() -> Any:
 
 def open_session(model: str | bytes, threads: int = 1) -> Any:
     """Return onnxruntime's session for a model, given by path or content; one call uses `threads` threads."""
-    onnxruntime = _onnxruntime()
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -126,7 +126,7 @@ class Program:
         paths = [str(self.root), *filter(None, [environ.get("PYTHONPATH")])]
         return {
             **environ,
-            "TF_CONFIG": tf_config_of(task),
+            "TF_CONFIG": tf_config_of(task, environ.get("TF_CONFIG", "{}")),
             JOB_BEGAN: str(self.began),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",

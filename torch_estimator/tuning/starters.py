@@ -173,7 +173,7 @@ class Forked(_Here):
                 self._is_unfit = True
                 self._say(f"Each trial gets a process of its own, because {name}, which they import, {problem}.")
         if "torch" in sys.modules:
-            _compute_what_trials_need()
+            _do_what_trials_need()
 
     def _run(self, trial: Trial, log: int) -> NoReturn:
         status, before, inherited = 1, set(sys.modules), dict(os.environ)
@@ -201,11 +201,12 @@ class Forked(_Here):
             os._exit(status & 0xFF)
 
 
-def _compute_what_trials_need() -> None:
-    """Compute once what is kept for the life of a process: texts for the keys of compiled steps, and quantiles."""
+def _do_what_trials_need() -> None:
+    """Do once what a process keeps: compute texts for the keys of compiled steps, and quantiles; import onnxruntime."""
     from torch_estimator.compile.environment import machine
+    from torch_estimator.export.exported_model import import_onnxruntime
 
-    machine(), own_sources(), truncated_normal(), uniform()
+    machine(), own_sources(), _is_of_library("torch"), truncated_normal(), uniform(), import_onnxruntime()
 
 
 def _end_as_python_does() -> None:
@@ -240,10 +241,14 @@ def _environment_is_kept(directory: StudyDirectory, trial: Trial, inherited: Map
 
 def _write_imported(directory: StudyDirectory, before: set[str]) -> None:
     """Add what this process has imported of libraries to the names that `Forked` imports before the next trial."""
-    names = [name for name in sys.modules if name not in before and package_of_module(name) is not None]
+    names = [name for name in sys.modules if name not in before and _is_of_library(name)]
     if names:
         known = dict.fromkeys([*_read_imported(directory), *names])
         files.write_atomic(directory.imported, json.dumps(list(known)).encode())
+
+
+def _is_of_library(module: str) -> bool:
+    return module.startswith("torch_estimator.") or package_of_module(module) is not None
 
 
 def _read_imported(directory: StudyDirectory) -> list[str]:

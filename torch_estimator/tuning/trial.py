@@ -85,7 +85,6 @@ def process_variables(directory: StudyDirectory, trial: Trial) -> dict[str, str]
     """Return the variables of a trial that is a process of this machine."""
     return {
         **variables(directory, trial),
-        "TF_CONFIG": json.dumps({"cluster": {}, "task": {"trial": str(trial.number)}}),
         JOB_BEGAN: str(trial.began),
         "OMP_NUM_THREADS": str(trial.threads),
         "MKL_NUM_THREADS": str(trial.threads),
@@ -95,6 +94,7 @@ def process_variables(directory: StudyDirectory, trial: Trial) -> dict[str, str]
 def variables(directory: StudyDirectory, trial: Trial) -> dict[str, str]:
     """Return the variables of a trial, among them those that programs for Google's service read."""
     return {
+        "TF_CONFIG": json.dumps({"cluster": {}, "task": {"trial": str(trial.number)}}),
         "CLOUD_ML_JOB_ID": directory.job.name,
         "CLOUD_ML_TRIAL_ID": str(trial.number),
         "CLOUD_ML_HP_METRIC_TAG": directory.study().metric,
