@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import Jobs
+from tests.tuning.studies import make_study, make_trial
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.request import request_of_file
 from torch_estimator.runs.state_file import from_json
@@ -147,7 +148,7 @@ trainingInput:
     assert (study.goal, study.metric, study.max_trials, study.parallel, study.algorithm) == (
         "MAXIMIZE", "training/hptuning/metric", 1, 1, None
     )  # fmt: skip
-    assert (study.max_failed, study.failures) == (0, 3)
+    assert study.max_failed == 0
     assert useless == ["scaleType of kind"]
 
 
@@ -274,6 +275,36 @@ def test_a_grid_with_more_points_than_trials_is_refused_with_their_number(tmp_pa
     )
     study, _ = read(tmp_path, grid.replace("maxTrialCount: 20", "maxTrialCount: 1239"))
     assert (study.algorithm, study.space.size) == ("GRID", 1239)
+
+
+def test_a_grid_that_an_earlier_job_has_begun_needs_trials_for_its_other_points(jobs: Jobs) -> None:
+    jobs.program("")
+    points = {"space": Space((Discrete("batch", ("64", "1.5", "3")),)), "metric": "auc"}
+    earlier = make_study(jobs.folder, "", name="earlier", **points)
+    make_trial(earlier, parameters={"batch": "3.0"}, results=[(1, 0.5)], state="SUCCEEDED")
+    earlier.job.add("ended", "SUCCEEDED", status=0)
+    text = """\
+trainingInput:
+  hyperparameters:
+    hyperparameterMetricTag: auc
+    maxTrials: 2
+    resumePreviousJobId: earlier
+    algorithm: GRID_SEARCH
+    params:
+    - {parameterName: batch, type: DISCRETE, discreteValues: [1.5, 3, 64]}
+"""
+    line = ("submit", "training", "job", "--config", "hp.yaml", "--module-name", "trainer.task", "--dry-run")
+    for before, after, error in (
+        ("", "", ""),
+        ("maxTrials: 2", "maxTrials: 1", "the grid has 2 points, but the study has 1 trials; allow as many trials"),
+        ("[1.5, 3, 64]", "[3]", "job earlier has tried all 1 points of the grid; give more values."),
+        ("Tag: auc", "Tag: loss", "the trials of job earlier cannot be added, because its goal is to maximize 'auc', "
+         "and that of this study to maximize 'loss'."),
+        ("hyperparameters:", "hyperparameters:\n    goal: MINIMIZE", "and that of this study to minimize 'auc'."),
+    ):  # fmt: skip
+        (jobs.folder / "hp.yaml").write_text(text.replace(before, after, 1) if before else text)
+        status, _, err = jobs.run(*line)
+        assert (status, error in err) == (2 if error else 0, True), err
 
 
 def test_a_parameter_below_itself_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import math
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,10 @@ from tests.tuning.studies import curve, make_study, make_trial, run_study, train
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.tuning.controller import run_controller
 from torch_estimator.tuning.directory import Trial, best_trial
+from torch_estimator.tuning.samplers import Random
 from torch_estimator.tuning.space import Discrete, Integer, Space
 from torch_estimator.tuning.starters import Forked
+from torch_estimator.tuning.submission import add_earlier_trials
 
 SIX = Space((Discrete("rate", ("1", "2", "3", "4", "5", "6")),))
 SIXTEEN = Space((Discrete("rate", tuple(map(str, range(1, 17)))),))
@@ -195,6 +198,17 @@ def test_a_study_ends_after_too_many_failures(tmp_path: Path) -> None:
     assert [trial.state for trial in directory.trials()] == ["FAILED"] * 2
 
 
+def test_some_trials_that_diverge_do_not_end_a_study_that_has_values(tmp_path: Path) -> None:
+    program = curve("options.steps = 4; options.rate not in (1, 16) and options.rate < 9 and sys.exit('NaN loss')")
+    settings = {"space": SIXTEEN, "metric": "score", "max_trials": 16, "algorithm": "GRID"}
+    directory = make_study(tmp_path, program, **settings)
+    assert run_study(directory)[:2] == (0, "")
+    assert [trial.state for trial in directory.trials()].count("FAILED") == 7
+    program = program.replace("options.rate < 9", "options.rate < 12")
+    status, reason, _ = run_study(make_study(tmp_path, program, name="worse", **settings))
+    assert (status, reason.partition(",")[0]) == (1, "8 trials have failed")
+
+
 def test_a_study_of_which_no_trial_has_a_value_fails(tmp_path: Path) -> None:
     directory = make_study(tmp_path, "import sys; sys.exit('broken')", space=SIX)
     assert run_study(directory)[:2] == (
@@ -253,11 +267,22 @@ def test_a_trial_that_dies_again_and_again_fails(tmp_path: Path) -> None:
 
 def test_the_trials_of_an_earlier_job_come_first(tmp_path: Path) -> None:
     other = Space((Discrete("rate", ("7",)),))
-    make_trial(make_study(tmp_path, curve(), name="earlier"), parameters={"rate": "3"}, results=[(1, 0.5)])
-    directory = make_study(tmp_path, curve("options.steps = 4"), space=SIX, metric="score", resume_previous="earlier")
+    earlier = make_study(tmp_path, curve(), name="earlier", metric="score")
+    for number, state in enumerate(("SUCCEEDED", "STOPPED", "FAILED"), 1):
+        results = [(number, 0.5)]
+        make_trial(earlier, number, parameters={"rate": str(number)}, state=state, results=results)
+    settings = {"metric": "score", "resume_previous": "earlier"}
+    grid = {"algorithm": "GRID", "max_trials": 9}
+    directory = make_study(tmp_path, curve("options.steps = 4"), space=SIX, **settings, **grid)
     assert run_study(directory)[0] == 0
-    elsewhere = make_study(tmp_path, curve(), space=other, name="elsewhere", resume_previous="earlier")
-    with pytest.raises(InvalidValueError, match="'rate' must be one of 7, but got 3"):
+    assert [trial.parameters["rate"] for trial in directory.trials()] == ["3", "4", "5", "6"]
+    added: list[Any] = []
+    recorder = Random(directory.study())
+    recorder.add = lambda *call: added.append(call)  # type: ignore[method-assign]  # the sampler is not under test
+    add_earlier_trials(recorder, directory.study(), directory.job.jobs)
+    assert added == [({"rate": "1"}, 0.5, None), ({"rate": "2"}, 0.5, 2)]
+    elsewhere = make_study(tmp_path, curve(), space=other, name="elsewhere", **settings)
+    with pytest.raises(InvalidValueError, match="'rate' must be one of 7, but got 1"):
         run_study(elsewhere)
     with pytest.raises(InvalidValueError, match="there is no job never"):
         run_study(make_study(tmp_path, curve(), name="late", resume_previous="never"))

@@ -125,6 +125,21 @@ def test_an_earlier_trial_must_be_of_this_space(make: Any) -> None:
         make().add({name: text for name, text in EARLIER.items() if name != "momentum"}, 1.0)
 
 
+@pytest.mark.parametrize("make", samplers())
+def test_a_study_that_goes_on_with_the_same_seed_tries_other_points(make: Any) -> None:
+    def proposals(earlier: list[dict[str, str]]) -> list[dict[str, str]]:
+        sampler = make()
+        for texts in earlier:
+            sampler.add(texts, metric(texts))
+        return [sampler.ask() for _ in range(5)]
+
+    first = proposals([])
+    second = proposals(first)
+    third = proposals(second)
+    assert len({repr(one) for one in first + second + third}) == 15
+    assert proposals(first) == second
+
+
 def test_random_values_spread_over_their_scales() -> None:
     sampler = Random(STUDY)
     values = [STUDY.space.values(sampler.ask() or {}) for _ in range(2000)]
@@ -145,6 +160,15 @@ def test_a_grid_is_tried_point_by_point_and_ends() -> None:
     rest = [sampler.ask() for _ in range(7)]
     points = [{"rate": rate, "layers": layers} for rate in ("0.10", "1.50") for layers in "123"]
     assert rest == [*points[1:], None, None]
+
+
+def test_a_grid_skips_the_points_of_an_earlier_job() -> None:
+    sampler = Grid(GRID)
+    for layers in ("1", "3", "3"):
+        sampler.add({"rate": "0.1", "layers": layers}, 1.0)
+    assert sampler.size == 4
+    rest = [sampler.ask() for _ in range(5)]
+    assert rest == [{"rate": "0.10", "layers": "2"}, *({"rate": "1.50", "layers": layers} for layers in "123"), None]
 
 
 def test_the_algorithm_says_who_proposes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -190,6 +214,14 @@ def test_optuna_learns_from_paused_and_earlier_trials() -> None:
     assert proposal(*rising, step=100) != proposal(*reversed(rising), step=100)
     # Trial 20 after 20 trials, and trial 0 after 20 earlier ones, have seeds of their own.
     assert proposal(*rising, earlier=True) != proposal(*reversed(rising), earlier=True)
+
+
+@needs_optuna
+def test_optuna_takes_an_earlier_trial_that_was_stopped_as_pruned(tmp_path: Path) -> None:
+    sampler = Optuna(STUDY, str(tmp_path / "journal"))
+    sampler.add(EARLIER, 0.5, 100)
+    (earlier,) = journaled(tmp_path / "journal")
+    assert (earlier.state.name, earlier.intermediate_values) == ("PRUNED", {100: 0.5})
 
 
 def journaled(path: Path) -> list[Any]:

@@ -32,7 +32,7 @@ from torch_estimator.tuning.metrics import read_metric
 from torch_estimator.tuning.samplers import Sampler, sampler_of
 from torch_estimator.tuning.starters import Adopted, Forked, Fresh, Process, Start, send
 from torch_estimator.tuning.study import Study
-from torch_estimator.tuning.submission import finished_trials
+from torch_estimator.tuning.submission import add_earlier_trials
 
 _POLL_SECS = 0.05
 _FACTOR = 4
@@ -87,10 +87,7 @@ class Controller:
 
     def _repeat_to_sampler(self) -> None:
         """Tell the sampler again what it was asked and told before, in the same order."""
-        if self._study.resume_previous is not None:
-            for trial in finished_trials(self._directory.job.jobs, self._study.resume_previous):
-                assert trial.value is not None
-                self._sampler.add(trial.parameters, trial.value)
+        add_earlier_trials(self._sampler, self._study, self._directory.job.jobs)
         calls = []
         for trial in self._trials.values():
             calls.append((trial.asked, trial, -1))
@@ -271,7 +268,8 @@ class Controller:
         self._conclude(trial)
         self._failed += 1
         self._say(f"trial {trial.number} failed: {reason}")
-        if self._failed >= self._study.failures and not self._status:
+        has_value = any(one.results for one in self._trials.values())
+        if self._study.has_failed(self._failed, has_value=has_value) and not self._status:
             self._end(1, f"{self._failed} trials have failed, the last one, {trial.number}, because {reason}")
 
     def _conclude(self, trial: Trial) -> None:

@@ -2,6 +2,7 @@
 
 A proposal is a function of the study's seed, the trial's number, and what the sampler has been told. So a controller
 that was killed makes a new sampler, repeats to it what it has on record, and gets the proposals that it would have got.
+After trials of an earlier job the proposals are others, so that a study that goes on tries new points.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib.util
 import itertools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_estimator.tuning.space import Parameter
@@ -36,8 +37,11 @@ class Sampler(Protocol):
     def tell(self, number: int, value: float | None, step: int | None = None) -> None:
         """Take a trial's metric, None if it failed; with a `step`, the trial pauses there and may go on."""
 
-    def add(self, parameters: Mapping[str, str], value: float) -> None:
-        """Take an earlier job's trial; raise an InvalidValueError if its parameters are not in this study's space."""
+    def add(self, parameters: Mapping[str, str], value: float, step: int | None = None) -> None:
+        """Take an earlier job's trial, with a `step` one that was stopped there, before the first `ask`.
+
+        Raise an InvalidValueError if its parameters are not in this study's space.
+        """
 
     def close(self) -> None:
         """Say that the study is over."""
@@ -62,6 +66,7 @@ class _Numbered:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._asked = 0
+        self._added: list[dict[str, str]] = []
 
     def _proposal(self, number: int) -> dict[str, str] | None:
         raise NotImplementedError
@@ -73,28 +78,47 @@ class _Numbered:
     def tell(self, number: int, value: float | None, step: int | None = None) -> None:
         pass
 
-    def add(self, parameters: Mapping[str, str], value: float) -> None:
-        self._study.space.values(parameters)
+    def add(self, parameters: Mapping[str, str], value: float, step: int | None = None) -> None:
+        self._added.append(_spelled(self._study, parameters))
 
     def close(self) -> None:
         pass
 
 
 class Grid(_Numbered):
-    """All points of the grid, one after the other."""
+    """All points of the grid that no earlier job has tried, one after the other."""
+
+    @property
+    def size(self) -> int:
+        """Number of these points."""
+        return self._study.space.size - len({tuple(one.items()) for one in self._added})
 
     def _proposal(self, number: int) -> dict[str, str] | None:
-        return next(itertools.islice(self._study.space.points(), number, None), None)
+        points = (point for point in self._study.space.points() if point not in self._added)
+        return next(itertools.islice(points, number, None), None)
 
 
 class Random(_Numbered):
     """Independent random values on each parameter's scale."""
 
     def _proposal(self, number: int) -> dict[str, str] | None:
+        seed = _seed(self._study, self._added)
+
         def choose(key: str, parameter: Parameter) -> str:
-            return parameter.text((_bits(f"{self._study.seed}/{number}/{key}") >> 11) / (1 << 53))
+            return parameter.text((_bits(f"{seed}/{number}/{key}") >> 11) / (1 << 53))
 
         return self._study.space.texts(choose)
+
+
+def _spelled(study: Study, parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of a trial as this study has them; raise an InvalidValueError if it has no such values."""
+    study.space.values(parameters)
+    return study.space.texts(lambda key, one: one.text_at(one.number_of(parameters[one.name])))
+
+
+def _seed(study: Study, added: Sequence[Mapping[str, str]]) -> str:
+    """Return a seed that is another one after other earlier trials."""
+    return f"{study.seed}/{_bits(repr([sorted(one.items()) for one in added]))}" if added else str(study.seed)
 
 
 def _bits(text: str) -> int:
@@ -122,6 +146,7 @@ class Optuna:
         # All trials in the order of the journal; earlier jobs' trials are among them.
         self._rows: list[optuna.trial.FrozenTrial] = []
         self._row_of: list[int] = []
+        self._added: list[Mapping[str, str]] = []
         self._journal = None if journal is None else self._open(journal)
 
     def ask(self, known: Mapping[str, str] | None = None) -> dict[str, str] | None:
@@ -146,9 +171,9 @@ class Optuna:
             elif step not in written.intermediate_values:
                 optuna.trial.Trial(self._journal, written._trial_id).report(value, step)
 
-    def add(self, parameters: Mapping[str, str], value: float) -> None:
-        self._study.space.values(parameters)
-        self._append(self._told(parameters, value))
+    def add(self, parameters: Mapping[str, str], value: float, step: int | None = None) -> None:
+        self._added.append(_spelled(self._study, parameters))
+        self._append(self._told(parameters, value, step))
 
     def close(self) -> None:
         for row, written in enumerate(self._written()):
@@ -189,7 +214,7 @@ class Optuna:
     def _sample(self, number: int) -> dict[str, str]:
         import optuna
 
-        seed = _bits(f"{self._study.seed}/{number}") % (1 << 32)
+        seed = _bits(f"{_seed(self._study, self._added)}/{number}") % (1 << 32)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction=self._study.goal.lower())
         study.add_trials(self._rows)
         trial = study.ask()

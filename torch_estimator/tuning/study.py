@@ -21,7 +21,7 @@ class Study:
         metric: Name of the metric: that of an evaluation, or a tag in event files.
         max_trials: Number of trials.
         parallel: How many trials run at the same time, at most.
-        max_failed: After how many failed trials the study fails; 0 leaves it to `failures`.
+        max_failed: After how many failed trials the study fails; 0 leaves it to `has_failed`.
         early_stopping: Whether trials without prospects pause before they end.
         measurement: Which value of the metric counts for a trial with several evaluations.
         resume_previous: Name of an earlier job, whose trials are added first.
@@ -51,18 +51,32 @@ class Study:
         ):
             if value < least:
                 raise InvalidValueError(f"the number of {name} must be at least {least}, but got {value}.")
-        if self.algorithm == "GRID" and self.space.size > self.max_trials:
+        if self.algorithm == "GRID":
+            size = self.space.size
+            if self.resume_previous is None:
+                self.check_grid(size)
+
+    def check_grid(self, size: int) -> None:
+        """Raise an InvalidValueError if there are not enough trials for a grid with so many points to try."""
+        if size > self.max_trials:
             raise InvalidValueError(
-                f"the grid has {self.space.size} points, but the study has {self.max_trials} trials; allow as many "
-                "trials, or take fewer values."
+                f"the grid has {size} points, but the study has {self.max_trials} trials; allow as many trials, or "
+                "take fewer values."
             )
 
-    @property
-    def failures(self) -> int:
-        """After how many failed trials the study fails: where it says 0, after 3, or a tenth of all if that is more.
+    def has_failed(self, failed: int, *, has_value: bool) -> bool:
+        """Return whether so many failed trials are too many.
+
+        Unless `max_failed` says how many are, these are 3 while no trial has a value, because then the program may be
+        wrong. Later, some values of the parameters may be, and too many are half of all trials, at least 3.
 
         >>> from torch_estimator.tuning.space import Integer
-        >>> [Study(space=Space((Integer("x", 1, 9),)), max_trials=trials).failures for trials in (10, 100)]
-        [3, 10]
+        >>> study = Study(space=Space((Integer("x", 1, 9),)), max_trials=10)
+        >>> study.has_failed(3, has_value=False)
+        True
+        >>> [study.has_failed(failed, has_value=True) for failed in (3, 4, 5)]
+        [False, False, True]
         """
-        return self.max_failed or max(3, self.max_trials // 10)
+        if self.max_failed:
+            return failed >= self.max_failed
+        return failed >= (max(3, self.max_trials / 2) if has_value else 3)

@@ -8,8 +8,8 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import KINDS
-from torch_estimator.tuning.directory import StudyDirectory, Trial
-from torch_estimator.tuning.samplers import sampler_of
+from torch_estimator.tuning.directory import StudyDirectory
+from torch_estimator.tuning.samplers import Grid, Sampler, sampler_of
 from torch_estimator.tuning.study import Study
 
 _CONTROLLER = "torch_estimator.tuning.controller"
@@ -32,13 +32,28 @@ def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
         )
     if study.resume_previous is not None:
         sampler = sampler_of(study)
-        for trial in finished_trials(job.jobs, study.resume_previous):
-            sampler.add(trial.parameters, trial.value or 0.0)
+        add_earlier_trials(sampler, study, job.jobs)
+        if isinstance(sampler, Grid):
+            if not sampler.size:
+                raise InvalidValueError(
+                    f"job {study.resume_previous} has tried all {study.space.size} points of the grid; give more "
+                    "values."
+                )
+            study.check_grid(sampler.size)
     return replace(spec, study=asdict(study), launcher=_CONTROLLER)
 
 
-def finished_trials(jobs: str, name: str) -> list[Trial]:
-    """Return the trials of an earlier study that have a value."""
-    directory = StudyDirectory(JobDirectory(jobs, name))
-    directory.study()
-    return [trial for trial in directory.trials() if trial.value is not None and trial.state != "FAILED"]
+def add_earlier_trials(sampler: Sampler, study: Study, jobs: str) -> None:
+    """Add the trials of the job that a study resumes, if it does; raise an InvalidValueError if they do not fit."""
+    if study.resume_previous is None:
+        return
+    directory = StudyDirectory(JobDirectory(jobs, study.resume_previous))
+    earlier = directory.study()
+    if (earlier.metric, earlier.goal) != (study.metric, study.goal):
+        raise InvalidValueError(
+            f"the trials of job {study.resume_previous} cannot be added, because its goal is to {earlier.goal.lower()} "
+            f"{earlier.metric!r}, and that of this study to {study.goal.lower()} {study.metric!r}."
+        )
+    for trial in directory.trials():
+        if trial.value is not None and trial.state != "FAILED":
+            sampler.add(trial.parameters, trial.value, None if trial.state == "SUCCEEDED" else trial.step)
