@@ -70,3 +70,37 @@ def test_what_is_missing_or_ambiguous_is_said(tmp_path: Path) -> None:
         read(tmp_path, "auc")
     with pytest.raises(InvalidValueError, match="several places have the metric 'loss'; name one of a/loss, b/loss"):
         read(tmp_path, "loss")
+    with pytest.raises(InvalidValueError, match=r"these did: a/loss, b/error, b/loss; hyperparameterMetricTag names"):
+        read(tmp_path, "training/hptuning/metric")
+
+
+def test_folders_with_one_name_in_different_places_are_different(tmp_path: Path) -> None:
+    write(tmp_path / "first" / "eval", 2, auc=0.5, loss=1.0)
+    write(tmp_path / "second" / "eval", 4, auc=0.75)
+    record = SpecRecord(step=4, checkpoint_path="model.ckpt-4", metrics={"auc": 0.7}, batches=1, final=True)
+    state = EvaluatorState(finished=None, specs={"": record})
+    StateFile(str(tmp_path / "second" / "evaluator.json"), EvaluatorState).write(state)
+    with pytest.raises(
+        InvalidValueError, match="several places have the metric 'auc'; name one of first/eval/auc, second/eval/auc"
+    ):
+        read(tmp_path, "auc")
+    assert read(tmp_path, "first/eval/auc") == {2: 0.5}
+    assert read(tmp_path, "second/eval/auc") == {4: 0.7}
+    assert read(tmp_path, "loss") == read(tmp_path, "first/eval/loss") == {2: 1.0}
+    with pytest.raises(InvalidValueError, match="these did: first/eval/auc, second/eval/auc, loss"):
+        read(tmp_path, "error")
+
+
+def test_a_metric_that_is_a_text_is_said_to_be_one(tmp_path: Path) -> None:
+    with EventWriter(tmp_path / "eval") as events:
+        events.text("verdict", "fine", 2)
+        events.scalars({"loss": 1.0}, 2)
+    record = SpecRecord(step=2, checkpoint_path="model.ckpt-2", metrics={"grade": "good"}, batches=1, final=True)
+    StateFile(str(tmp_path / "evaluator.json"), EvaluatorState).write(EvaluatorState(finished=None, specs={"": record}))
+    (tmp_path / "reported").write_text(json.dumps({"global_step": 1, "opinion": "bad", "score": "0.5"}))
+    for metric, value in (("verdict", "fine"), ("grade", "good"), ("opinion", "bad")):
+        with pytest.raises(
+            InvalidValueError, match=f"the metric '{metric}' is a text, such as .{value}., but"
+        ):
+            read(tmp_path, metric)
+    assert read(tmp_path, "score") == {1: 0.5}
