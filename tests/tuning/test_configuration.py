@@ -211,6 +211,8 @@ def test_vertex_ais_form_is_read_with_conditional_parameters(tmp_path: Path) -> 
         ("0x", "abc", "line 31: params: parameter 'batch' must have numbers as values, but got 64, 1.50, abc."),
         ("[64, 1.50, 0x]", "[]", "line 31: params: parameter 'batch' has no values."),
         ("0x", "64.0", "line 31: params: parameter 'batch' has the value 64.0 twice."),
+        ("Name: batch", "Name: job_dir", "line 31: params: parameter 'job_dir' cannot be told from the --job-dir that "
+         "each trial gets; give it another name."),
         ("Name: batch", "Name: keep", "line 13: params: there are two parameters 'keep'; give them different names."),
         ("0x]\n", "2]\nmaxTrialCount: 3\n", "line 34: maxTrialCount is Vertex AI's form of hyperparameters; keep one "
          "of them."),
@@ -246,6 +248,8 @@ def test_a_mistake_in_gclouds_form_is_named_with_line_and_key(
         ("- parentIntValues: {values: [3]}\n      parameterSpec", "- parameterSpec", "line 30: "
          "conditionalParameterSpecs needs one of parentIntValues, "),
         ("{values: [3]}", "{values: [4]}", "line 26: params: parameter 'layers' must be from 1 to 3, but got 4."),
+        ("parameterId: decay", "parameterId: job-dir", "line 24: params: parameter 'job-dir' cannot be told from the "
+         "--job-dir that each trial gets; give it another name."),
         ("parameterId: decay", "parameterId: layers", "line 14: parameters: there are two parameters 'layers'; give "
          "them different names."),
     ],

@@ -99,8 +99,6 @@ def test_a_metric_that_is_a_text_is_said_to_be_one(tmp_path: Path) -> None:
     StateFile(str(tmp_path / "evaluator.json"), EvaluatorState).write(EvaluatorState(finished=None, specs={"": record}))
     (tmp_path / "reported").write_text(json.dumps({"global_step": 1, "opinion": "bad", "score": "0.5"}))
     for metric, value in (("verdict", "fine"), ("grade", "good"), ("opinion", "bad")):
-        with pytest.raises(
-            InvalidValueError, match=f"the metric '{metric}' is a text, such as .{value}., but"
-        ):
+        with pytest.raises(InvalidValueError, match=f"the metric '{metric}' is a text, such as .{value}., but"):
             read(tmp_path, metric)
     assert read(tmp_path, "score") == {1: 0.5}

@@ -54,7 +54,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
-from torch_estimator.compile.sources import package_identity, package_of_file, package_of_module, sources_of
+from torch_estimator.compile.sources import (
+    digest_of_code,
+    package_identity,
+    package_of_file,
+    package_of_module,
+    sources_of,
+)
 from torch_estimator.optim.clipping import clippings_of
 
 logger = logging.getLogger("torch_estimator")
@@ -523,7 +529,7 @@ def _function_of_package(walk: _Walk, value: FunctionType) -> str | None:
 @_section(FunctionType)
 def _function(walk: _Walk, value: FunctionType) -> None:
     package, code = _package_of_function(value), value.__code__
-    walk.write(f"function {code.co_qualname} {_digest_of_code(code)}")
+    walk.write(f"function {code.co_qualname} {digest_of_code(code)}")
     walk.visit(value.__defaults__, "'s defaults")
     walk.visit(value.__kwdefaults__, "'s defaults")
     for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
@@ -544,22 +550,6 @@ def _function(walk: _Walk, value: FunctionType) -> None:
     for name in sorted(words & sys.modules.keys() - value.__globals__.keys()):
         # A module that the function itself imports.
         walk.visit_members(sys.modules[name], words)
-
-
-@functools.cache
-def _digest_of_code(code: CodeType) -> str:
-    """Return a digest of what a code object does, without line numbers and file names."""
-    consts = [_text_of_constant(one) for one in code.co_consts]
-    names = (code.co_names, code.co_varnames, code.co_freevars)
-    return _digest(repr((code.co_code, consts, names, code.co_exceptiontable)).encode("utf-8", "surrogatepass"))
-
-
-def _text_of_constant(value: Any) -> str:
-    if isinstance(value, CodeType):
-        return _digest_of_code(value)
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_text_of_constant, value))})"
-    return f"frozenset {sorted(map(repr, value))}" if isinstance(value, frozenset) else repr(value)
 
 
 @functools.cache

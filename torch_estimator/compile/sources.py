@@ -16,7 +16,7 @@ from hashlib import sha256
 from importlib import metadata
 from importlib.util import resolve_name
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import torch_estimator
 from torch_estimator.cluster.process_start import process_start
@@ -142,3 +142,20 @@ def _imported(node: ast.AST, package: str) -> Iterator[str]:
             return
         # What is imported from a package may be a module or a name inside of one.
         yield from (start, *(f"{start}.{one.name}" for one in node.names))
+
+
+@cache
+def digest_of_code(code: CodeType) -> str:
+    """Return a digest of what a code object does, without line numbers and file names."""
+    consts = [_text_of_constant(one) for one in code.co_consts]
+    names = (code.co_names, code.co_varnames, code.co_freevars)
+    text = repr((code.co_code, consts, names, code.co_exceptiontable))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _text_of_constant(value: object) -> str:
+    if isinstance(value, CodeType):
+        return digest_of_code(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text_of_constant, value))})"
+    return f"frozenset {sorted(map(repr, value))}" if isinstance(value, frozenset) else repr(value)

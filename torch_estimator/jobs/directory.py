@@ -204,7 +204,7 @@ class JobDirectory:
                 "the name of a job must be a letter and then letters, digits, _ or -, at most 128 in all, but got "
                 f"{self.name!r}."
             )
-        if files.exists(self.url):
+        if files.exists(self.url) and not (files.is_dir(self.url) and not files.listdir(self.url)):
             raise InvalidValueError(f"there is a job {self.name} in {self.jobs} already; choose another name.")
 
     def create(self) -> None:

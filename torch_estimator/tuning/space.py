@@ -20,6 +20,7 @@ from torch_estimator.runs.state_file import dataclass_from_json
 Scale = Literal["LINEAR", "LOG", "REVERSE_LOG"]
 
 _NAME = re.compile(r"[^\s=-][^\s=]*")
+_TAKEN = "job-dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class Parameter(ABC):
             raise InvalidValueError(
                 f"the name of a parameter must have no space, no '=' and no '-' in front, but got {self.name!r}."
             )
+        if self.name.replace("_", "-") == _TAKEN:
+            raise self._problem(f"cannot be told from the --{_TAKEN} that each trial gets; give it another name")
         children = []
         for child in self.children:
             if self.axis.size is None or not child.values:
@@ -125,9 +128,10 @@ class Parameter(ABC):
     @staticmethod
     def from_json(content: Any) -> Parameter:
         """Return a parameter from the JSON of `dataclasses.asdict`; raise a ValueError for any other JSON."""
-        if not isinstance(content, dict) or content.get("type") not in TYPES:
+        kinds: dict[str, type[Parameter]] = {**TYPES, "BOOLEAN": Boolean}
+        if not isinstance(content, dict) or content.get("type") not in kinds:
             raise ValueError(f"expected a parameter, but got {shortened(content)}")
-        return dataclass_from_json(TYPES[content["type"]], content)
+        return dataclass_from_json(kinds[content["type"]], content)
 
     def _problem(self, problem: str) -> InvalidValueError:
         return InvalidValueError(f"parameter {self.name!r} {problem}.")
@@ -269,6 +273,22 @@ class Discrete(Categorical):
         if not math.isfinite(float(text)):
             raise ValueError(text)
         return int(text) if text.removeprefix("-").isdecimal() else float(text)
+
+
+@dataclass(frozen=True)
+class Boolean(Categorical):
+    """True or False, which only a study in Python has.
+
+    >>> Boolean("shuffle", ("True", "False")).value_of("False")
+    False
+    """
+
+    type: str = field(default="BOOLEAN", kw_only=True, repr=False)
+
+    def value_of(self, text: str) -> float | str:
+        if text not in ("True", "False"):
+            raise ValueError(text)
+        return text == "True"
 
 
 TYPES: dict[str, type[Parameter]] = {

@@ -26,6 +26,7 @@ class Study:
         measurement: Which value of the metric counts for a trial with several evaluations.
         resume_previous: Name of an earlier job, whose trials are added first.
         algorithm: Who proposes values; None takes the best one that is installed.
+        code: Digest of the function that trials run; empty if they run a program.
         target: Settings of the target on which each trial is a job of its own; None if trials are local processes.
         seed: With the same seed and one trial at a time, a study has the same trials.
     """
@@ -41,6 +42,7 @@ class Study:
     resume_previous: str | None = None
     algorithm: Literal["GRID", "RANDOM"] | None = None
     seed: int = 0
+    code: str = ""
     target: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

@@ -8,23 +8,27 @@ import numbers
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, exit_on_user_error
-from torch_estimator.jobs.directory import JobDirectory, JobSpec
+from torch_estimator.jobs.directory import JOB_FILE, JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.launcher import run
 from torch_estimator.jobs.package import copy_package, find_package
 from torch_estimator.launch.layout import Program
 from torch_estimator.runs.locks import Holder
-from torch_estimator.runs.state_file import encoded
 from torch_estimator.tuning.controller import only_controller, run_controller, threads_of
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
-from torch_estimator.tuning.space import Categorical, Discrete, Double, Integer, Parameter, Space
+from torch_estimator.tuning.function_code import digest_of_function, is_changed
+from torch_estimator.tuning.space import Boolean, Categorical, Discrete, Double, Integer, Parameter, Space
 from torch_estimator.tuning.starters import Forked, Fresh, has_used_gpu
 from torch_estimator.tuning.study import Study
 from torch_estimator.tuning.submission import study_spec
@@ -34,6 +38,7 @@ logger = logging.getLogger("torch_estimator")
 
 Function = Callable[[dict[str, Any], str], Any]
 
+_COLUMNS = ("trial", "state", "step", "secs")
 _EXPORT = re.compile(r"(.*\bexport/[^/]+/(\d+))/")
 
 
@@ -55,7 +60,9 @@ def tune(
 
     A trial runs in a process of its own. With early stopping it pauses at its first evaluated checkpoint, and goes on
     to four times as many steps once it is among the best quarter there (ASHA). One that goes on ends with the same
-    bits as an undisturbed one. A study that was killed goes on when it is called again with the same directory.
+    bits as an undisturbed one. A study that was killed goes on when it is called again with the same directory, and the
+    same function: a change in its code, defaults or closure is refused. A change in the functions that it calls, or in
+    global variables, is not seen.
 
     Args:
         program_or_function: A module of the current directory, such as ``"trainer.task"``, which gets
@@ -63,10 +70,12 @@ def tune(
             directory, which returns an estimator, a `TrainSpec` and an `EvalSpec`; or else a number, which is its
             metric, but then its trials never pause. It runs in a fork of this process, the only one that has
             functions of notebooks and closures. So this process must not have used a GPU before.
-        space: Values by name: a list of numbers or of texts; ``(low, high)`` for a range, of whole numbers if both are
-            whole; ``(low, high, "log")`` for one on a logarithmic scale.
+        space: Values by name: a list of numbers, of texts or of bools, of which a function gets the same values as they
+            are here, but Python's numbers for NumPy's; ``(low, high)`` for a range, of whole numbers if both are whole;
+            ``(low, high, "log")`` for one on a logarithmic scale.
         metric: Name of a metric of the evaluation, such as ``"auc"`` or ``"holdout/auc"``, or a tag in event files.
-        directory: Local directory of the study, which is that of a job; ``estimator jobs trials`` shows it, too.
+        directory: Local directory of the study, which is that of a job; ``estimator jobs trials`` shows it, too. It is
+            new or empty, or that of the same study.
         goal: Whether higher or lower values of the metric are better.
         trials: Number of trials.
         parallel: How many run at the same time.
@@ -76,7 +85,8 @@ def tune(
         seed: With the same seed and one trial at a time, a study has the same trials.
 
     Raises:
-        InvalidValueError: An argument cannot be used, or too many trials have failed.
+        InvalidTypeError: An argument has another type.
+        InvalidValueError: An argument cannot be used, this is not the main thread, or too many trials have failed.
 
     >>> def make(parameters, job_dir):
     ...     x = np.linspace(-1, 1, 100)
@@ -105,15 +115,28 @@ def tune(
     >>> result.best_parameters
     {'rate': 0.1}
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidValueError("tune must be called in the main thread, the only one that can handle signals.")
+    if not (callable(program_or_function) or isinstance(program_or_function, str)):
+        raise InvalidTypeError(
+            f"the first argument must be a function or the name of a module, but got {program_or_function!r}."
+        )
+    if not isinstance(metric, str):
+        raise InvalidTypeError(f"metric must be the name of a metric, such as 'auc', but got {metric!r}.")
+    if not isinstance(early_stopping, bool):
+        raise InvalidTypeError(f"early_stopping must be True or False, but got {early_stopping!r}.")
+    if isinstance(arguments, str) or not all(isinstance(one, str) for one in arguments):
+        raise InvalidTypeError(f"arguments must be a list of texts, such as ['--steps', '8'], but got {arguments!r}.")
     study = Study(
-        space=Space(tuple(_parameter(name, values) for name, values in space.items())),
+        space=_space(space, metric),
         goal=_one_of("goal", goal, {"maximize": "MAXIMIZE", "minimize": "MINIMIZE"}),
         metric=metric,
-        max_trials=trials,
-        parallel=parallel,
+        max_trials=_whole("trials", trials),
+        parallel=_whole("parallel", parallel),
         early_stopping=early_stopping,
         algorithm=_one_of("algorithm", algorithm, {"grid": "GRID", "random": "RANDOM", None: None}),
-        seed=seed,
+        seed=_whole("seed", seed),
+        code=digest_of_function(program_or_function) if callable(program_or_function) else "",
     )
     url = files.as_url(directory)
     url = os.path.abspath(url) if files.is_local(url) else url
@@ -158,11 +181,17 @@ def _run(directory: StudyDirectory, given: str | Function) -> None:
 def _make(directory: StudyDirectory, study: Study, given: str | Function, arguments: Sequence[str]) -> None:
     """Make the directory of a study, unless it is there already."""
     job = directory.job
-    name = f"{given.__module__}.{given.__qualname__}" if callable(given) else given
-    if files.exists(files.join(job.url, "job.json")):
-        spec = job.spec()
-        if (json.loads(encoded(study)), name, list(arguments)) != (spec.study, spec.module_name, spec.arguments):
+    name = _name(given) if callable(given) else given
+    if files.exists(files.join(job.url, JOB_FILE)):
+        spec, before = job.spec(), directory.study()
+        asked = (replace(study, code=before.code), name, list(arguments))
+        if asked != (before, spec.module_name, spec.arguments):
             raise InvalidValueError(f"{job.url} has the study of something else; give another directory.")
+        if before.code and is_changed(study.code, before.code):
+            raise InvalidValueError(
+                f"{name} has changed since the study in {job.url} began, so that its trials could not be compared; "
+                "give another directory."
+            )
         return
     package = None
     if not callable(given):
@@ -181,7 +210,14 @@ def _make(directory: StudyDirectory, study: Study, given: str | Function, argume
         settings={"kind": "local"},
     )
     spec = study_spec(spec, study, job)
-    job.create()
+    try:
+        if files.listdir(job.url):
+            raise InvalidValueError(f"{job.url} has files, but none of a study; give another directory.")
+        job.create()
+    except OSError as error:
+        raise InvalidValueError(
+            f"{job.url} cannot be the directory of a study: {files.reason(error)}; give another one."
+        ) from error
     if package is not None:
         copy_package(package, job)
     job.write(spec)
@@ -209,13 +245,43 @@ def _body(function: Function, study: Study) -> Body:
     return run_function
 
 
+def _name(function: Function) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    named: Any = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _space(space: Mapping[str, Any], metric: str) -> Space:
+    if not isinstance(space, Mapping):
+        raise InvalidTypeError(f"space must be a dict of values by name, but got {space!r}.")
+    for name in space:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"the name of a parameter must be a text, but got {name!r}.")
+        if name in (*_COLUMNS, metric):
+            raise InvalidValueError(
+                f"parameter {name!r} has the name of another column of the table; give it another name."
+            )
+    return Space(tuple(_parameter(name, values) for name, values in space.items()))
+
+
 def _parameter(name: str, values: Any) -> Parameter:
+    if isinstance(values, list | tuple):
+        # Python's own numbers in place of NumPy's.
+        values = (list if isinstance(values, list) else tuple)(
+            one.item() if isinstance(one, np.generic) else one for one in values
+        )
     if isinstance(values, list) and values:
-        is_number = all(isinstance(one, int | float) for one in values)
-        return (Discrete if is_number else Categorical)(name, tuple(map(str, values)))
+        for kinds, kind in (((int, float), Discrete), ((str,), Categorical), ((bool,), Boolean)):
+            if all(type(one) in kinds for one in values):
+                return kind(name, tuple(map(str, values)))
+        raise InvalidValueError(
+            f"the values of parameter {name!r} must be numbers, texts or bools, and all of one kind, but got "
+            f"{values!r}; give names to others, which the function looks up."
+        )
     if isinstance(values, tuple) and len(values) in (2, 3) and values[2:] in ((), ("log",)):
         low, high = values[:2]
-        if all(isinstance(one, int | float) for one in (low, high)):
+        if all(type(one) in (int, float) for one in (low, high)):
             is_whole = isinstance(low, int) and isinstance(high, int)
             return (Integer if is_whole else Double)(name, low, high, scale="LOG" if values[2:] else "LINEAR")
     raise InvalidValueError(
@@ -223,8 +289,14 @@ def _parameter(name: str, values: Any) -> Parameter:
     )
 
 
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidTypeError(f"{name} must be a whole number, but got {value!r}.")
+    return int(value)
+
+
 def _one_of(name: str, given: Any, known: Mapping[Any, Any]) -> Any:
-    if given not in known:
+    if given not in list(known):
         raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, known))}, but got {given!r}.")
     return known[given]
 
@@ -287,7 +359,11 @@ class TuningResult:
         return None if newest is None else files.join(self.best_dir, newest)
 
     def frame(self) -> Any:
-        """Return a pandas DataFrame: a row for each trial, with its state, step, metric, seconds and parameters."""
+        """Return a pandas DataFrame: a row for each trial, with its state, step, metric, seconds and parameters.
+
+        The columns are ``state``, ``step``, ``secs`` (from the trial's first start to its end, pauses included), and
+        those with the names of the metric and of the parameters; ``trial`` is the index.
+        """
         import pandas as pd
 
         rows = [
@@ -295,6 +371,7 @@ class TuningResult:
                 "trial": one.number,
                 "state": one.state,
                 "step": one.step,
+                "secs": one.ended - one.began if one.ended else None,
                 self._study.metric: one.value,
                 **self._study.space.values(one.parameters),
             }
