@@ -268,9 +268,8 @@ def _space(space: Mapping[str, Any], metric: str) -> Space:
 def _parameter(name: str, values: Any) -> Parameter:
     if isinstance(values, list | tuple):
         # Python's own numbers in place of NumPy's.
-        values = (list if isinstance(values, list) else tuple)(
-            one.item() if isinstance(one, np.generic) else one for one in values
-        )
+        plain = [one.item() if isinstance(one, np.generic) else one for one in values]
+        values = plain if isinstance(values, list) else tuple(plain)
     if isinstance(values, list) and values:
         for kinds, kind in (((int, float), Discrete), ((str,), Categorical), ((bool,), Boolean)):
             if all(type(one) in kinds for one in values):
