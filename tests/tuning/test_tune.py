@@ -168,6 +168,8 @@ def closure(least: int) -> Any:
         (lambda number: partial(add, number), "add"),
         (lambda number: partial(add, 1, last=number), "add"),
         (Scored, "Scored"),
+        (lambda number: Scored(number).__call__, "Scored.__call__"),
+        (lambda number: partial(Scored(number)), "Scored"),
         (closure, "closure.<locals>.<lambda>"),
         (lambda number: [lambda parameters, job_dir: 1.0, lambda parameters, job_dir: 2.0][number], "<lambda>"),
     ],
