@@ -100,7 +100,11 @@ class EstimatorJob:
         check_positive("max_steps", max_steps)
         hooks, listeners = checked_hooks(hooks), checked_listeners(saving_listeners)
         strategy = strategy_of(self.config)
-        with activity.doing("starting"), self.leased() as lease:
+        with (
+            activity.doing("starting"),
+            self.leased() as lease,
+            activity.recording(self.model_dir, self.config.task),
+        ):
             if lease is not None and lease.check is not None:
                 listeners = (*listeners, _LeaseListener(lease.check))
             checkpoint = self._last_checkpoint()

@@ -573,6 +573,7 @@ def test_a_finished_job_says_that_it_is_finished(tmp_path: Path) -> None:
     run(line(tmp_path), max_steps=3, exporters=WritingExporter())
     names = {path.name for path in tmp_path.iterdir()}
     assert {name for name in names if not name.startswith("events.out")} == {
+        "activity",
         "checkpoint",
         "eval",
         "export",

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_estimator import tree
+from torch_estimator import activity, tree
 from torch_estimator.code_cache import CodeCache
 from torch_estimator.compile.batch_layout import BatchBlock, BatchLayout, block_of, step_inputs
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
@@ -604,7 +604,8 @@ class CompiledRunner(StepRunner):
                 # Wait until the step of the other process appears in the cache.
                 if not self._waits:
                     return
-                time.sleep(_LOOK_UP_EVERY_SECS)
+                with activity.doing("compiling"):
+                    time.sleep(_LOOK_UP_EVERY_SECS)
                 continue
             with self._observer.unobserved():
                 started = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
@@ -619,7 +620,8 @@ class CompiledRunner(StepRunner):
                 state.is_compiled_elsewhere = True
                 logger.info("Another process is compiling %s; %s.", self._name_of(batch), effect)
         if self._waits:
-            state.compilation.wait()
+            with activity.doing("compiling"):
+                state.compilation.wait()
         if state.compilation.is_over():
             ended, state.compilation = state.compilation, None
             result = self._compiler.finish(ended, layout)

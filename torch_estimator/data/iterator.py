@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from torch_estimator import tree
+from torch_estimator import activity, tree
 from torch_estimator.data.operations.prefetch import PrefetchThread
 from torch_estimator.data.stream import Signature, State, StateMismatch, Stream, check_signature
 from torch_estimator.errors import DataError
@@ -181,11 +181,10 @@ class DatasetIterator:
 
     def _take(self) -> tuple[_Block | None, State]:
         try:
-            if not self._prefetch:
-                return self._read()
-            if self._thread is None:
+            if self._prefetch and self._thread is None:
                 self._thread = PrefetchThread(self._read, _BLOCKS_AHEAD)
-            return self._thread.take()
+            with activity.INPUT:
+                return self._read() if self._thread is None else self._thread.take()
         except StopIteration as error:
             # A StopIteration from a user's function would silently end a loop over batches, so convert the error.
             raise DataError(

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 
 import torch
@@ -112,6 +112,8 @@ class Group:
         self._returned: int | None = None
         self._admits_nobody = self._reports_failure = self._has_lost_peer = False
         self._waiting_since = 0.0
+        # The ranks that a collective waits for, once it has waited for half a second; empty if they are not known.
+        self._missing: Sequence[int] = ()
         self._activity = contextlib.ExitStack()
         if task.type != REPLICA:
             self._activity.enter_context(activity.waiting(self._waits_for))
@@ -126,7 +128,9 @@ class Group:
         `TrainingOver` if the chief has ended the training.
         """
         self._disconnect()
-        formed = self._rendezvous.form(status, may_miss=may_miss and self._can_rejoin)
+        self._missing = ()
+        with activity.OTHERS:
+            formed = self._rendezvous.form(status, may_miss=may_miss and self._can_rejoin)
         self._formed = formed
         self._has_lost_peer = False
         self.present, self.statuses = formed.ranks, formed.statuses
@@ -268,7 +272,9 @@ class Group:
         assert self._heartbeat is not None
         self._waiting_since = time.monotonic()
         self._heartbeat.enter_collective()
-        yield
+        with activity.OTHERS:
+            yield
+        self._missing = ()
         self._heartbeat.leave_collective()
 
     # The following methods end the membership of this process.
@@ -334,12 +340,15 @@ class Group:
         return [int(number) for number in numbers]
 
     def _check_while_waiting(self, missing: Collection[int]) -> None:
+        self._missing = sorted(missing)
         if self._can_rejoin:
-            waits_for = ", ".join(map(self.name, sorted(missing)))
+            waits_for = ", ".join(map(self.name, self._missing))
             self.check_preempted(waits_for, self._waiting_since, _PREEMPTION_GRACE_SECS)
 
     def _waits_for(self) -> list[str]:
         heartbeat = self._heartbeat
+        if heartbeat is not None and self._missing:
+            return [self.name(rank) for rank in self._missing]
         return self._rendezvous.waits_for() if heartbeat is None else heartbeat.waits_for()
 
     def _look_for_returned(self) -> None:

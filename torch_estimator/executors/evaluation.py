@@ -145,15 +145,15 @@ class SpecEvaluator:
                 self._record.exported(self.spec.name, exports, final=outcome.final)
         self.outcome = replace(outcome, exports=exports)
 
-    @activity.doing("exporting")
     def _export(self, exporter: Any, checkpoint_path: str, metrics: Mapping[str, Any], final: bool) -> str | None:
-        path: str | None = exporter.export(
-            estimator=self._estimator,
-            export_path=files.join(self._estimator.model_dir, "export", exporter.name),
-            checkpoint_path=checkpoint_path,
-            eval_result=metrics,
-            is_the_final_export=final,
-        )
+        with activity.doing("exporting", step=lambda: metrics["global_step"]):
+            path: str | None = exporter.export(
+                estimator=self._estimator,
+                export_path=files.join(self._estimator.model_dir, "export", exporter.name),
+                checkpoint_path=checkpoint_path,
+                eval_result=metrics,
+                is_the_final_export=final,
+            )
         return path
 
 

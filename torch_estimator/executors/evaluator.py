@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
@@ -79,6 +80,15 @@ class Evaluator:
     @activity.doing("evaluating")
     def run(self) -> list[Outcome] | None:
         """Evaluate until training is over; return each spec's last outcome, or None if a spec has no outcome."""
+        try:
+            self._evaluate_all()
+        finally:
+            self._waits.reset()
+        activity.note_end("training is over")
+        outcomes = [one.outcome for one in self._specs]
+        return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
+
+    def _evaluate_all(self) -> None:
         self._record.claim()
         for one in self._specs:
             one.complete_record()
@@ -105,8 +115,6 @@ class Evaluator:
                 break
             else:
                 self._wait(training, step)
-        outcomes = [one.outcome for one in self._specs]
-        return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
 
     def _latest(self) -> tuple[int | None, str | None]:
         latest = self._estimator.latest_checkpoint()
@@ -264,6 +272,7 @@ class WaitLogger:
         self._name = name
         self._clock = clock
         self._what: str | None = None
+        self._waiting = contextlib.ExitStack()
         self._began = self._logged = clock()
 
     def wait(self, what: str, hint: str, *, most_secs: float | None = None) -> None:
@@ -273,6 +282,8 @@ class WaitLogger:
         ClusterError if it has taken `most_secs`.
         """
         now = self._clock()
+        if self._what is None:
+            self._waiting.enter_context(activity.OTHERS)
         if what != self._what:
             self._what, self._began, self._logged = what, now, now
             logger.info("Waiting for %s.", what)
@@ -287,4 +298,5 @@ class WaitLogger:
 
     def reset(self) -> None:
         """End the current wait: the next call of `wait` begins a new wait, even if the process waits for the same."""
+        self._waiting.close()
         self._what = None

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch_estimator import activity
 from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
@@ -86,14 +87,18 @@ def train_and_evaluate(
         # Import this module only here, since it needs ZeroMQ, which other processes may do without.
         from torch_estimator.parameter_server.process import run_parameter_server
 
-        with EndOfTraining(estimator.model_dir) as is_over:
+        with EndOfTraining(estimator.model_dir) as is_over, activity.recording(estimator.model_dir, task):
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
     if task.type != EVALUATOR:
         _check_saves_checkpoints(estimator.config)
     # Keep the lease on `model_dir`, which excludes other trainings, until the whole job is done: the evaluations and
     # exports after the training use the directory, too.
-    with estimator.job.calls_to_evaluate(eval_specs), estimator.job.leased():
+    with (
+        estimator.job.calls_to_evaluate(eval_specs),
+        estimator.job.leased(),
+        activity.recording(estimator.model_dir, task),
+    ):
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
         return None, None

@@ -33,7 +33,10 @@ def run_worker(
             delay = worker_delay_secs(config)
             if delay:
                 logger.info("Waiting %d s before training starts here.", delay)
-                with activity.doing("starting"), activity.waiting(lambda: [config.task.name_of_rank(0)]):
+                with (
+                    activity.doing("starting"),
+                    activity.waiting(lambda: [config.task.name_of_rank(0)], activity.OTHERS),
+                ):
                     time.sleep(delay)
         estimator.job.train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
 

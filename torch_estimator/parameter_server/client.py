@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 import zmq
 
+from torch_estimator import activity
 from torch_estimator.cluster.addresses import LOOPBACK, split_address, unresolved, warn_if_unresolved
 from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError, UserError
 from torch_estimator.parameter_server.encryption import (
@@ -197,6 +198,10 @@ class ServerClient:
             time.sleep(_WAIT_MS / 1000)
 
     def _wait_for_reply(self, connection: _Connection, request: Frames) -> tuple[Header, Frames]:
+        with activity.SERVERS:
+            return self._reply_of(connection, request)
+
+    def _reply_of(self, connection: _Connection, request: Frames) -> tuple[Header, Frames]:
         started = logged = checked = time.monotonic()
         ends_at = math.inf
         asked = Header.unpack(request[0])

@@ -44,7 +44,7 @@ def run_parameter_server(
             serves_until_sigterm=serves_until_sigterm,
             is_over=is_over,
         )
-        with closing(server), activity.doing("serving", server.looked_at):
+        with closing(server), activity.doing("serving", server.looked_at, step=server.step):
             if received:
                 # The signal came before the server existed, so the signal handler could not shut it down.
                 server.shut_down(received)
@@ -53,5 +53,7 @@ def run_parameter_server(
             except SystemExit:
                 if received != _CTRL_C:
                     raise
+            finally:
+                activity.note_end(received or "training is over")
     if received == _CTRL_C:
         raise KeyboardInterrupt

@@ -349,6 +349,7 @@ class PushPullSteps:
             with suppress(TrainingIsOver):
                 self._client.request_all(Kind.STATUS, SAVED)
 
+    @activity.OTHERS
     def _wait_for_others(self) -> None:
         """As the chief, wait until all other workers have stopped training; late workers get 120 s to join."""
         started, logged = time.monotonic(), -math.inf

@@ -25,6 +25,7 @@ from typing import Any
 
 import zmq
 
+from torch_estimator import activity
 from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.cluster.task import WAIT_SECS
 from torch_estimator.errors import RESTART_ME, ClusterError
@@ -121,7 +122,9 @@ class ParameterServer:
         Raise SystemExit when the server has to shut down, and no worker needs it any more.
         """
         while True:
-            if message := self._router.receive():
+            with activity.OTHERS:
+                message = self._router.receive()
+            if message:
                 self._reply(*message)
             self._check_periodically()
             self._retry_held_back()
@@ -150,6 +153,11 @@ class ParameterServer:
     def looked_at(self) -> float:
         """Return the time on the server's clock of its last look for workers that are gone, twice a second."""
         return self._checked_at
+
+    def step(self) -> int | None:
+        """Return the global step that this server has counted; None if it holds no training."""
+        run = self._run
+        return None if run is None else run.step
 
     def close(self) -> None:
         """Close the server's socket, so that another process can use its address."""

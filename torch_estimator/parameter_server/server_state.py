@@ -171,7 +171,7 @@ class ServerState:
         return header.step
 
     def _wait_until_started(self, what: str) -> None:
-        with activity.waiting(lambda: self.names[:1]):
+        with activity.waiting(lambda: self.names[:1], activity.OTHERS):
             self._client.wait_until(self._all_are_started, what)
 
     def _all_are_started(self) -> bool:

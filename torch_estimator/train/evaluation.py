@@ -70,7 +70,10 @@ def run_evaluation(
         )
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks) if share is None or share.is_first else ()
-    with activity.doing("evaluating", lambda: scores.batches), EventWriters() as writers:
+    with (
+        activity.doing("evaluating", lambda: scores.batches, step=lambda: global_step),
+        EventWriters() as writers,
+    ):
         context = RunContext(
             global_step=global_step,
             module=model.module,

@@ -226,7 +226,9 @@ class Training:
             if resumed_at is not None and self.is_chief:
                 context.summary_writer()
             stack.enter_context(ending_on_signals(context, saves=self.saves_checkpoints))
-            stack.enter_context(activity.doing("training", lambda: context.global_step))
+            stack.enter_context(
+                activity.doing("training", lambda: context.global_step, step=lambda: context.global_step)
+            )
             bar = stack.enter_context(
                 ProgressBar("Training", total=self.last_step, initial=context.global_step, hidden=not self.is_chief)
             )
@@ -484,6 +486,7 @@ def log_end(result: TrainingResult) -> None:
         logger.warning("Training took no step: the input is empty or at its end.")
     else:
         logger.info("Training ended at global step %d: %s.", result.global_step, result.reason.value)
+    activity.note_end(result.reason.value)
 
 
 def _loss_summary(context: RunContext) -> dict[str, float]:

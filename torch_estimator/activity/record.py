@@ -1,22 +1,22 @@
 """What this process does, for its launcher: a small file that says so every few seconds, where one is asked for.
 
-A process that hangs cannot say so itself. So nothing is noted in a step: a thread reads counters that exist anyway, and
-writes for how long they have stayed the same. It writes ages and no times, since clocks differ.
+A process that hangs cannot say so itself. So `thread` reads counters that exist anyway, and writes for how long they
+have stayed the same. It writes ages and no times, since clocks differ.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch_estimator import files
+from torch_estimator.activity.state import STATE
+from torch_estimator.activity.thread import THREAD, Writer
 from torch_estimator.runs.state_file import StateFile, encoded
 
 FILE = "TORCH_ESTIMATOR_ACTIVITY"
@@ -88,73 +88,36 @@ class Unchanged:
         return self._secs
 
 
-Progress = Callable[[], float | None]
-
-# What the process does, the innermost last; what tells for whom it waits; and how often either has changed.
-_doing: list[tuple[str, Progress]] = []
-_waiting: list[Callable[[], Sequence[str]]] = []
-_changes = 0
-
-
-@contextlib.contextmanager
-def doing(word: str, progress: Progress = lambda: None) -> Iterator[None]:
-    """Say what the body does. `progress` returns a number that changes as it goes on; another thread calls it."""
-    with _entry(_doing, (word, progress)):
-        _start()
-        yield
-
-
-@contextlib.contextmanager
-def waiting(names: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """Say in the body for which tasks of the job this process waits, if any; another thread calls `names`."""
-    with _entry(_waiting, names):
-        yield
-
-
-@contextlib.contextmanager
-def _entry(entries: list[Any], entry: Any) -> Iterator[None]:
-    global _changes
-    entries.append(entry)
-    _changes += 1
-    try:
-        yield
-    finally:
-        entries.remove(entry)
-        _changes += 1
-
-
-def _start() -> None:
-    """Start the thread that writes the record, if one is asked for."""
+def start() -> None:
+    """Start to write the record, if one is asked for."""
     # The variable is for this process, and not for others that it starts.
     if given := os.environ.pop(FILE, ""):
         secs, _, path = given.partition(" ")
-        ends = threading.Event()
-        thread = threading.Thread(target=_write, args=(path, float(secs), ends), name="activity", daemon=True)
-        thread.start()
-        atexit.register(_end, path, float(secs), ends, thread)
+        writer = _Writer(path, float(secs))
+        THREAD.add(writer)
+        atexit.register(writer.end)
 
 
-def _end(path: str, secs: float, ends: threading.Event, thread: threading.Thread) -> None:
-    """Remove the record before Python stops its threads: the rest of the exit may take long on a busy machine."""
-    ends.set()
-    thread.join(secs)
-    with contextlib.suppress(Exception):
-        files.remove_tree(path)
+class _Writer(Writer):
+    def __init__(self, path: str, every_secs: float) -> None:
+        super().__init__(every_secs)
+        self._path = path
+        self._unchanged = Unchanged(every_secs)
+        self._writes = 0
 
+    def write(self) -> None:
+        word, progress = STATE.innermost()
+        waits_for = STATE.waits_for()
+        self._writes += 1
+        idle_secs = self._unchanged.look((STATE.changes, word, waits_for, progress))
+        record = Record(doing=word, waits_for=waits_for, progress=progress, idle_secs=idle_secs, writes=self._writes)
+        _replace(self._path, encoded(record))
 
-def _write(path: str, every_secs: float, ends: threading.Event) -> None:
-    unchanged = Unchanged(every_secs)
-    for number in itertools.count(1):
-        # A store that does not answer is no reason to end, nor is a list that has changed just now.
+    def end(self) -> None:
+        """Remove the record before Python stops its threads: the rest of the exit may take long on a busy machine."""
+        THREAD.remove(self, self.every_secs)
         with contextlib.suppress(Exception):
-            word, counter = _doing[-1] if _doing else ("", lambda: None)
-            waits_for = [name for names in list(_waiting) for name in names()]
-            progress = counter()
-            idle_secs = unchanged.look((_changes, word, waits_for, progress))
-            record = Record(doing=word, waits_for=waits_for, progress=progress, idle_secs=idle_secs, writes=number)
-            _replace(path, encoded(record))
-        if ends.wait(every_secs):
-            return
+            files.remove_tree(self._path)
 
 
 def _replace(path: str, data: bytes) -> None:

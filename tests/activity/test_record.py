@@ -21,7 +21,7 @@ class Process:
         self.file = records.of("worker-0")
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"import os\nfrom torch_estimator.activity import doing, waiting\n{program}"],
-            env={"PATH": "", "PYTHONPATH": str(Path(__file__).parents[1]), **records.environ("worker-0")},
+            env={"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2]), **records.environ("worker-0")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,280 @@
+"""The recorder: writes what this process does into a file of the model directory, for those who look at the job.
+
+On a local file system the file is appended to, and its first line is replaced in place every second, so that a reader
+knows within a second when a killed process was last seen. Elsewhere the file is written whole, and less often. It is
+never synced: a sync waits for checkpoints on the same disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.activity.state import LONG_SECS, STARTING, STATE, WAITING, Moment
+from torch_estimator.activity.thread import THREAD, Writer
+from torch_estimator.activity.timeline import ENDED, FOLDER, HEAD_BYTES, NAME, Change, Spent
+from torch_estimator.cluster.task import REPLICA, Task, role_of
+
+_LOOK_EVERY_SECS = 0.5
+_HEAD_EVERY_SECS = 1.0
+# Where a file is written whole: after a change, and at the latest.
+_UPLOAD_SECS = (10.0, 60.0)
+
+# A line with the times spent comes after a tenth of the time that the run has taken, within these limits.
+_SPENT_EVERY_SECS = (5.0, 120.0)
+
+# So many changes may come at once; one more may come every few seconds.
+_MOST_CHANGES = 100
+_SECS_PER_CHANGE = 5.0
+
+# A file is about 100 kB long at most, and a role has so many.
+_MOST_LINES = 900
+_MOST_FILES = 32
+
+_MOST_REASON = 300
+_MOST_SECS_TO_END = 5.0
+
+_LEFT_OUT: tuple[Any, ...] = ("", (), None, False)
+
+
+class Recorder(Writer):
+    """Writer of the timeline of this process, as one role of the job in a model directory.
+
+    `process` is what one file is of; `reason` is why the process has ended its part of the job, as far as is known.
+    """
+
+    on_change = True
+
+    def __init__(self, process: tuple[int, str, str]) -> None:
+        super().__init__(_LOOK_EVERY_SECS)
+        self.process = pid, model_dir, role = process
+        self.reason = ""
+        self._began = time.time()
+        self._folder = files.join(model_dir, FOLDER)
+        self._path = files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl")
+        self._is_local = files.is_local(model_dir)
+        self._descriptor: int | None = None
+        self._size = 0
+        self._written: list[Change | Spent] = []
+        self._is_pruned = self._has_news = False
+        self._wrote_at = self._spent_at = -math.inf
+        self._looked_at = time.monotonic()
+        self._changes_left = float(_MOST_CHANGES)
+        self._held_back: list[Moment] = []
+        self._last = Change(time=self._began, state="")
+        # When the last wait began that was written; see `LONG_SECS`.
+        self._wait_since = 0.0
+        self._step: int | None = None
+        self._last_step: float | None = None
+        self._before = STATE.secs(self._looked_at), time.process_time(), THREAD.cpu_secs
+
+    def is_there(self) -> bool:
+        """Return whether the file can be written on."""
+        return files.exists(self._path)
+
+    def write(self) -> None:
+        """Write what has changed, and from time to time how the time was spent."""
+        now, wall = time.monotonic(), time.time()
+        if not self._is_pruned:
+            self._is_pruned = True
+            self._prune()
+        changes, spent = self._changes(now, wall), self._spent(now, wall)
+        least, most = _SPENT_EVERY_SECS
+        is_due = now >= self._spent_at + min(max(least, (wall - self._began) / 10), most)
+        if is_due:
+            self._spent_at = now
+        self._put([*changes, spent] if is_due else [*changes], spent)
+
+    def end(self, reason: str, *, failed: bool) -> None:
+        """Write that the process has ended its part of the job, and why."""
+        # A forked process leaves the file to its parent.
+        if os.getpid() != self.process[0] or not THREAD.remove(self, _MOST_SECS_TO_END):
+            return
+        now, wall = time.monotonic(), time.time()
+        with contextlib.suppress(Exception):
+            changes, spent = self._changes(now, wall), self._spent(now, wall)
+            end = self._last = Change(
+                time=round(wall, 3), state=ENDED, step=self._step, reason=reason[:_MOST_REASON], failed=failed
+            )
+            self._put([*changes, spent, end], spent, at_once=True)
+        self._close()
+
+    def _changes(self, now: float, wall: float) -> list[Change]:
+        moments, self._held_back = self._held_back, []
+        while STATE.unwritten:
+            moment = STATE.unwritten.popleft()
+            # What `State.end_wait` says of a wait may be known already.
+            if moment.word != WAITING or moment.time != self._wait_since:
+                moments.append(moment)
+        names, wait = STATE.waits_for(), STATE.wait
+        if wait is not None and now - wait[1] >= LONG_SECS:
+            waits_for, is_known = STATE.named(wait[0], names), wait[1] == self._wait_since
+            if not is_known or (waits_for and waits_for != self._last.waits_for):
+                moments.append(Moment(now if is_known else wait[1], WAITING, STATE.step(), waits_for))
+            self._wait_since = wait[1]
+        self._changes_left = min(_MOST_CHANGES, self._changes_left + (now - self._looked_at) / _SECS_PER_CHANGE)
+        self._looked_at = now
+        if self._changes_left < 1:
+            self._held_back = moments[-1:]
+            return []
+        found = []
+        for moment in moments[-int(self._changes_left) :]:
+            change = Change(
+                time=round(wall - now + moment.time, 3),
+                state=moment.word,
+                waits_for=moment.waits_for,
+                step=moment.step,
+            )
+            if change.state and replace(change, time=self._last.time) != self._last:
+                found.append(change)
+                self._last = change
+        self._changes_left -= len(found)
+        return found
+
+    def _spent(self, now: float, wall: float) -> Spent:
+        secs, (before, cpu, recording) = STATE.secs(now), self._before
+        if (step := STATE.step()) != self._step:
+            self._step, self._last_step = step, wall
+
+        def of(*keys: str) -> float:
+            return round(sum(secs.get(key, 0.0) - before.get(key, 0.0) for key in keys), 3)
+
+        return Spent(
+            time=round(wall, 3),
+            step=step,
+            computing=of("training", "serving"),
+            input=of("input"),
+            servers=of("servers"),
+            others=of("others"),
+            saving=of("saving"),
+            evaluating=of("evaluating", "exporting"),
+            starting=of("starting", "compiling"),
+            recording=round(THREAD.cpu_secs - recording, 4),
+            cpu=round(time.process_time() - cpu, 3),
+        )
+
+    def _put(self, lines: list[Change | Spent], spent: Spent, *, at_once: bool = False) -> None:
+        self._written += lines
+        pid, _, role = self.process
+        about = {"role": role, "pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
+        head = json.dumps({**about, "last_step": self._last_step, "spent": asdict(spent)})
+        first = f"{head:<{HEAD_BYTES - 1}}\n".encode()
+        self._has_news |= bool(lines)
+        every_secs = _HEAD_EVERY_SECS if self._is_local else _UPLOAD_SECS[not self._has_news]
+        is_change = self._is_local and lines
+        if not (at_once or is_change or time.monotonic() >= self._wrote_at + every_secs):
+            return
+        self._wrote_at = time.monotonic()
+        if len(self._written) > _MOST_LINES:
+            self._written = _thinned(self._written)
+            self._close()
+        if not self._is_local:
+            files.write_atomic(self._path, first + _encoded(self._written))
+        elif self._descriptor is None:
+            self._begin_file(first + _encoded(self._written))
+        else:
+            try:
+                self._size += os.pwrite(self._descriptor, _encoded(lines), self._size)
+                os.pwrite(self._descriptor, first, 0)
+            except OSError:
+                # Write the whole file the next time.
+                self._close()
+                raise
+        self._has_news = False
+
+    def _begin_file(self, content: bytes) -> None:
+        """Write a file anew, so that readers never see a part of its first line; keep it open."""
+        os.makedirs(self._folder, exist_ok=True)
+        temporary = files.join(self._folder, f"{files.TEMPORARY_PREFIX}{files.basename(self._path)}")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            self._size = os.write(descriptor, content)
+            os.replace(temporary, self._path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _prune(self) -> None:
+        """Remove the oldest files of the role, so that a job that is restarted again and again does not fill a disk."""
+        names = filter(None, map(NAME.fullmatch, files.listdir(self._folder)))
+        own = sorted((name for name in names if name[1] == self.process[2]), key=lambda name: int(name[2]))
+        for name in own[: 1 - _MOST_FILES]:
+            files.remove_tree(files.join(self._folder, name[0]))
+
+
+def _encoded(lines: Sequence[Change | Spent]) -> bytes:
+    kept = ({key: value for key, value in asdict(line).items() if value not in _LEFT_OUT} for line in lines)
+    return b"".join(json.dumps(one).encode() + b"\n" for one in kept)
+
+
+def _thinned(lines: list[Change | Spent]) -> list[Change | Spent]:
+    """Return about half of the lines: every second of the times spent, and the changes that lasted longest."""
+    changes = [one for one in lines if isinstance(one, Change)]
+    spent = [one for one in lines if isinstance(one, Spent)]
+    lasted = {id(one): after.time - one.time for one, after in itertools.pairwise(changes)}
+    longest = sorted(changes, key=lambda one: lasted.get(id(one), math.inf))
+    kept = {id(one) for one in (*spent[::2], *longest[max(0, len(changes) - _MOST_LINES // 3) :])}
+    return [one for one in lines if id(one) in kept]
+
+
+# The recorder of the training that is under way in this process, and that of the last one.
+_current: Recorder | None = None
+_previous: Recorder | None = None
+
+
+@contextlib.contextmanager
+def recording(model_dir: str, task: Task) -> Iterator[None]:
+    """Record in the body what this process does, as the role of a task. One that records already goes on with that.
+
+    Copies of a process record nothing, nor does a training in ``memory://``, which no other process can see.
+    """
+    global _current, _previous
+    process = os.getpid(), model_dir, role_of(task)
+    is_nested = _current is not None and _current.process[0] == os.getpid()
+    if is_nested or task.is_copy or task.type == REPLICA or model_dir.startswith("memory://"):
+        yield
+        return
+    if _previous is None or _previous.process != process or not _previous.is_there():
+        _previous = Recorder(process)
+    recorder = _current = _previous
+    recorder.reason = ""
+    STATE.unwritten.clear()
+    STATE.unwritten.append(Moment(time.monotonic(), STARTING, None))
+    THREAD.add(recorder)
+    reason, failed = "", True
+    try:
+        yield
+        reason, failed = recorder.reason, False
+    except KeyboardInterrupt:
+        reason = "Ctrl-C"
+        raise
+    except SystemExit as error:
+        reason, failed = recorder.reason or f"exit status {error.code}", error.code not in (None, 0)
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {files.reason(error)}"
+        raise
+    finally:
+        _current = None
+        recorder.end(reason, failed=failed)
+
+
+def note_end(reason: str) -> None:
+    """Say why this process ends its part of the job, which the recorder writes at its end."""
+    if _current is not None:
+        _current.reason = reason
