@@ -14,8 +14,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from torch_estimator import files
@@ -43,8 +43,6 @@ _MOST_FILES = 32
 _MOST_REASON = 300
 _MOST_SECS_TO_END = 5.0
 
-_LEFT_OUT: tuple[Any, ...] = ("", (), None, False)
-
 
 class Recorder(Writer):
     """Writer of the timeline of this process, as one role of the job in a model directory.
@@ -60,12 +58,10 @@ class Recorder(Writer):
         self.reason = ""
         self._began = time.time()
         self._folder = files.join(model_dir, FOLDER)
-        self._path = files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl")
-        self._is_local = files.is_local(model_dir)
-        self._descriptor: int | None = None
-        self._size = 0
-        self._written: list[Change | Spent] = []
-        self._is_pruned = self._has_news = False
+        self._file = _File(files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl"))
+        self._about = {"role": role, "pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
+        self._is_pruned = False
+        self._unwritten: list[Change | Spent] = []
         self._wrote_at = self._spent_at = -math.inf
         self._looked_at = time.monotonic()
         self._changes_left = float(_MOST_CHANGES)
@@ -79,7 +75,7 @@ class Recorder(Writer):
 
     def is_there(self) -> bool:
         """Return whether the file can be written on."""
-        return files.exists(self._path)
+        return files.exists(self._file.path)
 
     def write(self) -> None:
         """Write what has changed, and from time to time how the time was spent."""
@@ -87,26 +83,43 @@ class Recorder(Writer):
         if not self._is_pruned:
             self._is_pruned = True
             self._prune()
-        changes, spent = self._changes(now, wall), self._spent(now, wall)
+        self._look(now, wall)
         least, most = _SPENT_EVERY_SECS
         is_due = now >= self._spent_at + min(max(least, (wall - self._began) / 10), most)
-        if is_due:
-            self._spent_at = now
-        self._put([*changes, spent] if is_due else [*changes], spent)
+        if self._file.is_local:
+            is_wanted = bool(self._unwritten) or now >= self._wrote_at + _HEAD_EVERY_SECS
+        else:
+            is_wanted = now >= self._wrote_at + _UPLOAD_SECS[not self._unwritten]
+        if is_due or is_wanted:
+            spent = self._spent(now, wall)
+            if is_due:
+                self._spent_at = now
+                self._unwritten.append(spent)
+            if is_wanted or self._file.is_local:
+                self._write(spent, now)
 
     def end(self, reason: str, *, failed: bool) -> None:
         """Write that the process has ended its part of the job, and why."""
         # A forked process leaves the file to its parent.
         if os.getpid() != self.process[0] or not THREAD.remove(self, _MOST_SECS_TO_END):
             return
-        now, wall = time.monotonic(), time.time()
         with contextlib.suppress(Exception):
-            changes, spent = self._changes(now, wall), self._spent(now, wall)
-            end = self._last = Change(
-                time=round(wall, 3), state=ENDED, step=self._step, reason=reason[:_MOST_REASON], failed=failed
-            )
-            self._put([*changes, spent, end], spent, at_once=True)
-        self._close()
+            now, wall = time.monotonic(), time.time()
+            self._look(now, wall)
+            spent, reason = self._spent(now, wall), reason[:_MOST_REASON]
+            self._last = Change(time=round(wall, 3), state=ENDED, step=self._step, reason=reason, failed=failed)
+            self._unwritten += [spent, self._last]
+            self._write(spent, now)
+        self._file.close()
+
+    def _write(self, spent: Spent, now: float) -> None:
+        lines, self._unwritten, self._wrote_at = self._unwritten, [], now
+        self._file.write(lines, {**self._about, "last_step": self._last_step, "spent": _content(spent)})
+
+    def _look(self, now: float, wall: float) -> None:
+        if (step := STATE.step()) != self._step:
+            self._step, self._last_step = step, wall
+        self._unwritten += self._changes(now, wall)
 
     def _changes(self, now: float, wall: float) -> list[Change]:
         moments, self._held_back = self._held_back, []
@@ -142,15 +155,13 @@ class Recorder(Writer):
 
     def _spent(self, now: float, wall: float) -> Spent:
         secs, (before, cpu, recording) = STATE.secs(now), self._before
-        if (step := STATE.step()) != self._step:
-            self._step, self._last_step = step, wall
 
         def of(*keys: str) -> float:
             return round(sum(secs.get(key, 0.0) - before.get(key, 0.0) for key in keys), 3)
 
         return Spent(
             time=round(wall, 3),
-            step=step,
+            step=self._step,
             computing=of("training", "serving"),
             input=of("input"),
             servers=of("servers"),
@@ -162,53 +173,6 @@ class Recorder(Writer):
             cpu=round(time.process_time() - cpu, 3),
         )
 
-    def _put(self, lines: list[Change | Spent], spent: Spent, *, at_once: bool = False) -> None:
-        self._written += lines
-        pid, _, role = self.process
-        about = {"role": role, "pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
-        head = json.dumps({**about, "last_step": self._last_step, "spent": asdict(spent)})
-        first = f"{head:<{HEAD_BYTES - 1}}\n".encode()
-        self._has_news |= bool(lines)
-        every_secs = _HEAD_EVERY_SECS if self._is_local else _UPLOAD_SECS[not self._has_news]
-        is_change = self._is_local and lines
-        if not (at_once or is_change or time.monotonic() >= self._wrote_at + every_secs):
-            return
-        self._wrote_at = time.monotonic()
-        if len(self._written) > _MOST_LINES:
-            self._written = _thinned(self._written)
-            self._close()
-        if not self._is_local:
-            files.write_atomic(self._path, first + _encoded(self._written))
-        elif self._descriptor is None:
-            self._begin_file(first + _encoded(self._written))
-        else:
-            try:
-                self._size += os.pwrite(self._descriptor, _encoded(lines), self._size)
-                os.pwrite(self._descriptor, first, 0)
-            except OSError:
-                # Write the whole file the next time.
-                self._close()
-                raise
-        self._has_news = False
-
-    def _begin_file(self, content: bytes) -> None:
-        """Write a file anew, so that readers never see a part of its first line; keep it open."""
-        os.makedirs(self._folder, exist_ok=True)
-        temporary = files.join(self._folder, f"{files.TEMPORARY_PREFIX}{files.basename(self._path)}")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            self._size = os.write(descriptor, content)
-            os.replace(temporary, self._path)
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
     def _prune(self) -> None:
         """Remove the oldest files of the role, so that a job that is restarted again and again does not fill a disk."""
         names = filter(None, map(NAME.fullmatch, files.listdir(self._folder)))
@@ -217,9 +181,64 @@ class Recorder(Writer):
             files.remove_tree(files.join(self._folder, name[0]))
 
 
+class _File:
+    """The file: appended to on a local file system, written as a whole elsewhere."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_local = files.is_local(path)
+        self._lines: list[Change | Spent] = []
+        self._descriptor: int | None = None
+        self._size = 0
+
+    def write(self, lines: Sequence[Change | Spent], head: Mapping[str, Any]) -> None:
+        """Add lines, and replace the first one by this object."""
+        self._lines += lines
+        if len(self._lines) > _MOST_LINES:
+            self._lines = _thinned(self._lines)
+            self.close()
+        first = f"{json.dumps(head):<{HEAD_BYTES - 1}}\n".encode()
+        if not self.is_local:
+            files.write_atomic(self.path, first + _encoded(self._lines))
+        elif self._descriptor is None:
+            self._begin(first + _encoded(self._lines))
+        else:
+            try:
+                self._size += os.pwrite(self._descriptor, _encoded(lines), self._size)
+                os.pwrite(self._descriptor, first, 0)
+            except OSError:
+                # Write the whole file the next time.
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Close the file. What is written next begins it anew."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _begin(self, content: bytes) -> None:
+        # Readers must not see a part of the first line.
+        folder = files.parent(self.path)
+        os.makedirs(folder, exist_ok=True)
+        temporary = files.join(folder, f"{files.TEMPORARY_PREFIX}{files.basename(self.path)}")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            self._size = os.write(descriptor, content)
+            os.replace(temporary, self.path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+
 def _encoded(lines: Sequence[Change | Spent]) -> bytes:
-    kept = ({key: value for key, value in asdict(line).items() if value not in _LEFT_OUT} for line in lines)
-    return b"".join(json.dumps(one).encode() + b"\n" for one in kept)
+    return b"".join(json.dumps(_content(line)).encode() + b"\n" for line in lines)
+
+
+def _content(line: Change | Spent) -> dict[str, Any]:
+    values = ((one, getattr(line, one.name)) for one in fields(line))
+    return {one.name: value for one, value in values if value != one.default}
 
 
 def _thinned(lines: list[Change | Spent]) -> list[Change | Spent]:
