@@ -19,7 +19,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from torch_estimator import files
-from torch_estimator.activity.state import LONG_SECS, STARTING, STATE, WAITING, Moment
+from torch_estimator.activity.state import LONG_SECS, STATE, WAITING, Moment
 from torch_estimator.activity.thread import THREAD, Writer
 from torch_estimator.activity.timeline import ENDED, FOLDER, HEAD_BYTES, NAME, Change, Spent
 from torch_estimator.cluster.task import REPLICA, Task, role_of
@@ -58,7 +58,7 @@ class Recorder(Writer):
         self.reason = ""
         self._began = time.time()
         self._folder = files.join(model_dir, FOLDER)
-        self._file = _File(files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl"))
+        self._file = TimelineFile(files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl"))
         self._about = {"role": role, "pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
         self._is_pruned = False
         self._unwritten: list[Change | Spent] = []
@@ -80,9 +80,6 @@ class Recorder(Writer):
     def write(self) -> None:
         """Write what has changed, and from time to time how the time was spent."""
         now, wall = time.monotonic(), time.time()
-        if not self._is_pruned:
-            self._is_pruned = True
-            self._prune()
         self._look(now, wall)
         least, most = _SPENT_EVERY_SECS
         is_due = now >= self._spent_at + min(max(least, (wall - self._began) / 10), most)
@@ -113,12 +110,15 @@ class Recorder(Writer):
         self._file.close()
 
     def _write(self, spent: Spent, now: float) -> None:
+        if not self._is_pruned:
+            self._is_pruned = True
+            self._prune()
         lines, self._unwritten, self._wrote_at = self._unwritten, [], now
         self._file.write(lines, {**self._about, "last_step": self._last_step, "spent": _content(spent)})
 
     def _look(self, now: float, wall: float) -> None:
         if (step := STATE.step()) != self._step:
-            self._step, self._last_step = step, wall
+            self._step, self._last_step = step, None if step is None else wall
         self._unwritten += self._changes(now, wall)
 
     def _changes(self, now: float, wall: float) -> list[Change]:
@@ -181,7 +181,7 @@ class Recorder(Writer):
             files.remove_tree(files.join(self._folder, name[0]))
 
 
-class _File:
+class TimelineFile:
     """The file: appended to on a local file system, written as a whole elsewhere."""
 
     def __init__(self, path: str) -> None:
@@ -272,8 +272,7 @@ def recording(model_dir: str, task: Task) -> Iterator[None]:
         _previous = Recorder(process)
     recorder = _current = _previous
     recorder.reason = ""
-    STATE.unwritten.clear()
-    STATE.unwritten.append(Moment(time.monotonic(), STARTING, None))
+    STATE.begin_anew()
     THREAD.add(recorder)
     reason, failed = "", True
     try:

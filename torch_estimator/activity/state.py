@@ -69,6 +69,12 @@ class State:
         # The names that `look` has found in the wait that began at this time.
         self._found: tuple[float, tuple[str, ...]] = 0.0, ()
 
+    def begin_anew(self) -> None:
+        """Forget the changes up to now, and the global step: another training starts."""
+        self.unwritten.clear()
+        self._last_step = None
+        self._note(Moment(time.monotonic(), STARTING, None))
+
     def begin(self, entry: Doing) -> None:
         """Do something as part of what is done already."""
         if not self._doing:
