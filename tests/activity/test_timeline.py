@@ -173,7 +173,7 @@ def test_a_forked_process_leaves_the_file_to_its_parent(tmp_path: Path) -> None:
         until(child.has_ended)
         assert child.status == 0
     assert states(only_run(tmp_path)) == ["starting", "training", "ended"]
-    assert states(only_run(tmp_path / "own")) == ["starting", "saving", "exporting", "ended"]
+    assert states(only_run(tmp_path / "own")) == ["starting", "exporting", "saving", "exporting", "ended"]
     assert only_run(tmp_path / "own").pid == child.pid
 
 

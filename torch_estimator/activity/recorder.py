@@ -47,7 +47,7 @@ _MOST_SECS_TO_END = 5.0
 class Recorder(Writer):
     """Writer of the timeline of this process, as one role of the job in a model directory.
 
-    `process` is what one file is of; `reason` is why the process has ended its part of the job, as far as is known.
+    `process` is what one file is of; `reason` and `failed` are those of the end, as far as they are known.
     """
 
     on_change = True
@@ -55,11 +55,11 @@ class Recorder(Writer):
     def __init__(self, process: tuple[int, str, str]) -> None:
         super().__init__(_LOOK_EVERY_SECS)
         self.process = pid, model_dir, role = process
-        self.reason = ""
+        self.reason, self.failed = "", False
         self._began = time.time()
         self._folder = files.join(model_dir, FOLDER)
         self._file = TimelineFile(files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl"))
-        self._about = {"role": role, "pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
+        self._about = {"pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
         self._is_pruned = False
         self._unwritten: list[Change | Spent] = []
         self._wrote_at = self._spent_at = -math.inf
@@ -271,13 +271,14 @@ def recording(model_dir: str, task: Task) -> Iterator[None]:
     if _previous is None or _previous.process != process or not _previous.is_there():
         _previous = Recorder(process)
     recorder = _current = _previous
-    recorder.reason = ""
+    recorder.reason, recorder.failed = "", False
     STATE.begin_anew()
     THREAD.add(recorder)
     reason, failed = "", True
     try:
-        yield
-        reason, failed = recorder.reason, False
+        with _metrics(model_dir, task):
+            yield
+        reason, failed = recorder.reason, recorder.failed
     except KeyboardInterrupt:
         reason = "Ctrl-C"
         raise
@@ -292,7 +293,17 @@ def recording(model_dir: str, task: Task) -> Iterator[None]:
         recorder.end(reason, failed=failed)
 
 
-def note_end(reason: str) -> None:
+def _metrics(model_dir: str, task: Task) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which the chief serves its metrics, if the environment asks for that."""
+    if not (task.is_chief and (port := os.environ.get("TORCH_ESTIMATOR_METRICS_PORT"))):
+        return contextlib.nullcontext()
+    # Import the HTTP server only where it is wanted.
+    from torch_estimator.activity.metrics_port import metrics_served
+
+    return metrics_served(port, model_dir)
+
+
+def note_end(reason: str, *, failed: bool = False) -> None:
     """Say why this process ends its part of the job, which the recorder writes at its end."""
     if _current is not None:
-        _current.reason = reason
+        _current.reason, _current.failed = reason, failed

@@ -73,7 +73,8 @@ class State:
         """Forget the changes up to now, and the global step: another training starts."""
         self.unwritten.clear()
         self._last_step = None
-        self._note(Moment(time.monotonic(), STARTING, None))
+        now = time.monotonic()
+        self._note(Moment(now, STARTING, None), Moment(now, self.word, None))
 
     def begin(self, entry: Doing) -> None:
         """Do something as part of what is done already."""

@@ -133,11 +133,13 @@ class TimelineReader:
         Raise OSError if the directory cannot be read.
         """
         try:
-            names = [name for name in files.listdir(self._folder) if NAME.fullmatch(name)]
+            names = [*filter(None, map(NAME.fullmatch, files.listdir(self._folder)))]
         except NotADirectoryError:
             names = []
         known = self._files
-        self._files = {name: known.get(name) or _File(files.join(self._folder, name)) for name in names}
+        self._files = {
+            name[0]: known.get(name[0]) or _File(files.join(self._folder, name[0]), name[1]) for name in names
+        }
         found = []
         for one in self._files.values():
             # A file that is removed while it is read is a run that is no longer there.
@@ -150,8 +152,9 @@ class TimelineReader:
 class _File:
     """One file, and what was read of it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, role: str) -> None:
         self._path = path
+        self._role = role
         self._seen: Any = None
         self._identity: Any = None
         self._offset = 0
@@ -214,7 +217,7 @@ class _File:
             head = self._head
             last = from_json(Spent, head["spent"])
             return Run(
-                role=str(head["role"]),
+                role=self._role,
                 pid=int(head["pid"]),
                 host=str(head["host"]),
                 began=float(head["began"]),

@@ -81,6 +81,11 @@ def add_to(commands: Commands) -> None:
         metavar="SECS",
         help="end and restart a process without progress for this time that waits for no other (default: 0, never)",
     )
+    add(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="port at which the chief serves the state of all roles to Prometheus (default: none; HOST: 127.0.0.1)",
+    )
     add("arguments", nargs="*", metavar="-- ARGS", help="arguments of the program")
     train.set_defaults(run=run, error=train.error)
 
@@ -89,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the training program as the options say; return the exit status of the job."""
     # Import the launcher only here, because it needs POSIX, and the other commands do not.
     from torch_estimator.activity import Records
+    from torch_estimator.activity.metrics_port import METRICS_PORT, check_free
     from torch_estimator.launch.job import Job, Limits
     from torch_estimator.launch.layout import Program
     from torch_estimator.launch.process import LocalProcess
@@ -100,6 +106,8 @@ def run(options: argparse.Namespace) -> int:
         stop_secs=options.stop_secs,
         hang_secs=options.hang_secs,
     )
+    if options.metrics_port:
+        check_free(options.metrics_port)
     with contextlib.ExitStack() as stack:
         records = None
         if limits.hang_secs:
@@ -110,7 +118,8 @@ def run(options: argparse.Namespace) -> int:
             arguments=(*options.arguments, *job_dir),
             records=records,
         )
-        start = functools.partial(LocalProcess, program)
+        settings = {METRICS_PORT: options.metrics_port} if options.metrics_port else {}
+        start = functools.partial(LocalProcess, program, settings=settings)
         return Job(start, _tasks(options), limits, records=records).run()
 
 

@@ -164,6 +164,7 @@ class Evaluator:
 
     def _evaluate(self, due: Sequence[SpecEvaluator], step: int, path: str, *, final: bool) -> bool:
         """Evaluate one checkpoint for all specs in `due`; return False if the listener asks to stop."""
+        self._waits.reset()
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
             return False
@@ -171,7 +172,6 @@ class Evaluator:
         for one in due:
             self._unless_removed(functools.partial(one.evaluate, step, path, final=final), path)
         hold_checkpoint(self._model_dir, None)
-        self._waits.reset()
         if not self._listener.after_eval():
             logger.info("The continuous_eval_listener asked to stop after an evaluation.")
             return False

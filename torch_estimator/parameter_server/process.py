@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from typing import Any
 
-from torch_estimator import activity
+from torch_estimator import activity, files
 from torch_estimator.cluster.task import Task
 from torch_estimator.parameter_server.encryption import key_from_environment
+from torch_estimator.parameter_server.run_id import MODEL_DIR, RunIdFile
 from torch_estimator.parameter_server.server import ParameterServer
 from torch_estimator.stop_signals import on_stop_signals
 
@@ -35,14 +37,25 @@ def run_parameter_server(
         if server is not None:
             server.shut_down(received)
 
+    def recording(about: Mapping[str, Any], run_id: int) -> AbstractContextManager[None]:
+        model_dir = str(about.get(MODEL_DIR))
+        # A message must not make this process write anywhere but beside the run id, which the chief has written.
+        with suppress(Exception):
+            may_look = files.is_local(model_dir) or key is not None
+            if may_look and RunIdFile(model_dir, str(task)).read_if_there() == run_id:
+                return activity.recording(model_dir, task)
+        return nullcontext()
+
+    key = key_from_environment()
     with on_stop_signals(shut_down, until=f"{task} stays, for 20 s at most, until what it holds is saved"):
         server = ParameterServer(
             str(task),
             task.address,
-            key_from_environment(),
+            key,
             wait_secs=wait_secs,
             serves_until_sigterm=serves_until_sigterm,
             is_over=is_over,
+            recording=recording,
         )
         with closing(server), activity.doing("serving", server.looked_at, step=server.step):
             if received:
@@ -54,6 +67,7 @@ def run_parameter_server(
                 if received != _CTRL_C:
                     raise
             finally:
-                activity.note_end(received or "training is over")
+                if received:
+                    activity.note_end(received, failed=True)
     if received == _CTRL_C:
         raise KeyboardInterrupt

@@ -17,6 +17,9 @@ from torch_estimator.errors import ClusterError
 LAST_STEP = "last_step"
 """Key of the global step at which training ends, in the reply to HELLO."""
 
+MODEL_DIR = "model_dir"
+"""Key of the chief's model directory, among the properties that it sends to each server."""
+
 _FILE = "parameter_servers.token"
 
 

@@ -20,7 +20,8 @@ import re
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import zmq
@@ -74,13 +75,16 @@ _STAY_AFTER_READ_SECS = 5.0
 # After END the server keeps replying for at most this long to workers that do not know yet that training is over.
 _LINGER_SECS = 10.0
 
+Recording = Callable[[Mapping[str, Any], int], AbstractContextManager[None]]
+
 
 class ParameterServer:
     """A parameter server. The constructor binds its address; `serve` replies to the requests of workers.
 
     It waits ``wait_secs`` for the chief's parameters, and for workers to come back. `is_over` says whether the training
     had ended before this server started; it is called while the server waits for the chief. With `serves_until_sigterm`
-    it waits for another training when one has ended, until `shut_down` is called.
+    it waits for another training when one has ended, until `shut_down` is called. `recording` gets what the chief says
+    about its training, and the run id; the training is served within what it returns.
     """
 
     def __init__(
@@ -92,12 +96,15 @@ class ParameterServer:
         wait_secs: float = WAIT_SECS,
         serves_until_sigterm: bool = False,
         is_over: Callable[[], bool] = lambda: False,
+        recording: Recording = lambda about, run_id: nullcontext(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._key = key
         self._serves_until_sigterm = serves_until_sigterm
         self._is_over_before = is_over
+        self._recording = recording
+        self._recorded = ExitStack()
         self._clock = clock
         self._router = Router(name, address, key)
         # The training that the server holds. It is kept after END, to reply to workers that do not know of the end yet.
@@ -133,6 +140,8 @@ class ParameterServer:
                 if self._is_needed() and not is_late and self._stops_at is None:
                     continue
                 logger.info("%s ends: training is over.", self._name)
+                activity.note_end("training is over")
+                self._recorded.close()
                 if not self._serves_until_sigterm:
                     return
                 self._run, self._ended_at, self._has_served = None, None, True
@@ -161,6 +170,7 @@ class ParameterServer:
 
     def close(self) -> None:
         """Close the server's socket, so that another process can use its address."""
+        self._recorded.close()
         self._router.close()
 
     def _reply(self, identity: Any, frames: list[Any], *, again: bool = False) -> None:
@@ -285,6 +295,9 @@ class ParameterServer:
             )
         if self._run is not None and self._run.run_id != run_id and self._ended_at is None:
             logger.warning("%s drops its training: the chief of another training has connected.", self._name)
+        if self._run is None or self._run.run_id != run_id:
+            self._recorded.close()
+            self._recorded.enter_context(self._recording(start.about, run_id))
         self._run, self._ended_at = Run(self._name, run_id, start, shard, self._clock), None
         # Drop the requests of the previous training, whose ranks and parameters may differ.
         self._held_back.clear()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from torch_estimator import activity
+from torch_estimator import activity, files
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
 from torch_estimator.distributed.consistency import Description, difference
 from torch_estimator.errors import ClusterError
@@ -14,7 +15,7 @@ from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
 from torch_estimator.parameter_server.placement import Placement
 from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, PACKAGE, SINCE
 from torch_estimator.parameter_server.protocol import Header, Kind
-from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
+from torch_estimator.parameter_server.run_id import LAST_STEP, MODEL_DIR, RunIdFile
 from torch_estimator.train.training import REPLICAS, Training
 from torch_estimator.versions import version_and_sources
 
@@ -196,10 +197,12 @@ class ServerState:
             raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
 
     def _about(self, index: int) -> dict[str, Any]:
+        model_dir = self._training.model_dir
         about = {
             LAST_STEP: self._training.last_step,
             _PLACE: f"{index} of {len(self._client)}",
             PACKAGE: version_and_sources(),
+            MODEL_DIR: os.path.abspath(model_dir) if files.is_local(model_dir) else model_dir,
         }
         # The description of the program may be long, so only the first server gets it.
         return about if index else {**about, _DESCRIPTION: self._description}
