@@ -139,6 +139,9 @@ from .hooks import (
     LoggingTensorHook as LoggingTensorHook,
 )
 from .hooks import (
+    MLflowTracker as MLflowTracker,
+)
+from .hooks import (
     NanTensorHook as NanTensorHook,
 )
 from .hooks import (
@@ -158,6 +161,21 @@ from .hooks import (
 )
 from .hooks import (
     SummarySaverHook as SummarySaverHook,
+)
+from .hooks import (
+    TrackedPoint as TrackedPoint,
+)
+from .hooks import (
+    TrackedRun as TrackedRun,
+)
+from .hooks import (
+    Tracker as Tracker,
+)
+from .hooks import (
+    TrackingHook as TrackingHook,
+)
+from .hooks import (
+    WandbTracker as WandbTracker,
 )
 from .hooks import (
     make_early_stopping_hook as make_early_stopping_hook,

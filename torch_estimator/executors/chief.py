@@ -23,6 +23,7 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
 from torch_estimator.executors.evaluation_watch import evaluation_watch
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
+from torch_estimator.hooks.tracking import send_rest
 from torch_estimator.runs.training_status import TrainingStatus, read_status, write_status
 from torch_estimator.specs import EvalSpec, TrainSpec
 from torch_estimator.strategies.default import strategy_of
@@ -67,6 +68,7 @@ def run_local(
     listeners = (*(train_spec.saving_listeners or ()), listener)
     result = training.train(listeners, starts_input_over=not training.unfinished)
     finished = not listener.vetoed and _finish(estimator, training.latest_step(), evaluators, continuous_eval_listener)
+    send_rest(train_spec.hooks or (), estimator.model_dir)
     training.end()
     if finished and result is not None:
         _log_early_end(result.reason, training.latest_step(), train_spec.max_steps)

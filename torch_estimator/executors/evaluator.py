@@ -16,6 +16,7 @@ from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
 from torch_estimator.executors.evaluation_record import EvaluationRecord
+from torch_estimator.hooks.tracking import send_rest
 from torch_estimator.runs.training_status import TrainingStatus, read_status, status_path
 from torch_estimator.specs import EvalSpec, TrainSpec
 
@@ -40,7 +41,9 @@ def run_evaluator(
         raise InvalidValueError(
             f"A job has one evaluator, but {task.source} says that this process is {task}; start evaluator 0 only."
         )
-    return Evaluator(estimator, train_spec.max_steps, eval_specs, continuous_eval_listener).run()
+    outcomes = Evaluator(estimator, train_spec.max_steps, eval_specs, continuous_eval_listener).run()
+    send_rest(train_spec.hooks or (), estimator.model_dir)
+    return outcomes
 
 
 class Evaluator:

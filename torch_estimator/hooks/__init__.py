@@ -18,6 +18,8 @@ from torch_estimator.hooks.schedule import SecondOrStepTimer
 from torch_estimator.hooks.step_counter import StepCounterHook
 from torch_estimator.hooks.stop_at_step import StopAtStepHook, make_stop_at_checkpoint_step_hook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
+from torch_estimator.hooks.trackers import MLflowTracker, WandbTracker
+from torch_estimator.hooks.tracking import TrackedPoint, TrackedRun, Tracker, TrackingHook
 
 __all__ = [
     "CheckpointSaverListener",
@@ -25,6 +27,7 @@ __all__ = [
     "Hook",
     "InMemoryEvaluatorHook",
     "LoggingTensorHook",
+    "MLflowTracker",
     "NanTensorHook",
     "ProfilerHook",
     "RunContext",
@@ -32,6 +35,11 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
+    "TrackedPoint",
+    "TrackedRun",
+    "Tracker",
+    "TrackingHook",
+    "WandbTracker",
     "make_early_stopping_hook",
     "make_stop_at_checkpoint_step_hook",
     "read_eval_metrics",

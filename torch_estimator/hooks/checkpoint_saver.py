@@ -109,7 +109,8 @@ class CheckpointSaverHook(Hook):
         if step != self._saved_step:
             logger.info("Saving checkpoints for %d into %s.", step, self._model_dir)
             try:
-                wait = any(listener.reads_checkpoint for listener in self._listeners)
+                # Hooks whose `end` follows may read the last checkpoint, too.
+                wait = is_last or any(listener.reads_checkpoint for listener in self._listeners)
                 self._saver.save(step, wait=wait, is_last=is_last)
             except NotFinite as found:
                 end_for_variable(context, found)

@@ -53,7 +53,7 @@ class SummarySaverHook(Hook):
         self.every_n_steps = save_steps
         self.every_secs = save_secs
         self._output_dir = output_dir
-        self._functions: tuple[SummaryFn, ...] = _functions(summaries)
+        self._functions: tuple[SummaryFn, ...] = checked_functions("SummarySaverHook", summaries)
         self._of_model = not self._functions if of_model is None else of_model
         self._model_has_none = False
 
@@ -69,6 +69,13 @@ class SummarySaverHook(Hook):
             context.observe = True
 
     def after_step(self, context: RunContext) -> None:
+        context.summary_writer(self._output_dir).summaries(self._summaries(context), context.global_step)
+
+    def end(self, context: RunContext) -> None:
+        context.summary_writer(self._output_dir).flush()
+
+    def _summaries(self, context: RunContext) -> list[Summary]:
+        """Return the summaries of the step just taken."""
         of_model = context.summaries if self._of_model else []
         if context.compiled and not of_model:
             # Observing a compiled step costs a forward pass, which is wasted on a model that records no summaries.
@@ -77,22 +84,30 @@ class SummarySaverHook(Hook):
             for function in self._functions:
                 _record(function(context))
         taken = {one.tag for one in of_model}
-        summaries: list[Summary] = [*of_model, *(one for one in of_functions if one.tag not in taken)]
-        context.summary_writer(self._output_dir).summaries(summaries, context.global_step)
-
-    def end(self, context: RunContext) -> None:
-        context.summary_writer(self._output_dir).flush()
+        return [*of_model, *(one for one in of_functions if one.tag not in taken)]
 
 
-def _functions(summaries: SummaryFn | Sequence[SummaryFn] | None) -> tuple[SummaryFn, ...]:
+def loss_summary(context: RunContext) -> dict[str, float]:
+    """Return the loss of a training step as a summary."""
+    return {"loss": context.loss}
+
+
+def learning_rate_summary(context: RunContext) -> dict[str, float]:
+    """Return the learning rates of the next step as summaries: one, or one for each parameter group."""
+    rates = context.learning_rates
+    if len(rates) == 1:
+        return {"learning_rate": rates[0]}
+    return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
+
+
+def checked_functions(kind: str, summaries: SummaryFn | Sequence[SummaryFn] | None) -> tuple[SummaryFn, ...]:
+    """Return the argument ``summaries`` of a hook of class `kind` as a tuple, after a check of its functions."""
     if summaries is None:
         return ()
     functions = tuple(summaries) if isinstance(summaries, Sequence) else (summaries,)
     for function in functions:
         if not callable(function):
-            raise InvalidTypeError(
-                f"summaries of a SummarySaverHook must be functions of the RunContext, but got {function!r}."
-            )
+            raise InvalidTypeError(f"summaries of a {kind} must be functions of the RunContext, but got {function!r}.")
     return functions
 
 

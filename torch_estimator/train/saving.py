@@ -96,6 +96,7 @@ class TrainingSaver:
         Raise `CompiledStepError` as `save` does.
         """
         self._compare("The", always=True)
+        self.writer.wait()
         states = self._training.hook_states()
         if states != self._training.saved_state.get(_HOOKS, {}):
             self._training.saved_state = {**self._training.saved_state, _HOOKS: states}

@@ -24,7 +24,7 @@ from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, Checkpo
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
 from torch_estimator.hooks.logging_tensor import LoggingTensorHook
 from torch_estimator.hooks.step_counter import StepCounterHook
-from torch_estimator.hooks.summary_saver import SummarySaverHook
+from torch_estimator.hooks.summary_saver import SummarySaverHook, learning_rate_summary, loss_summary
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.companions import companions_of, with_companions
 from torch_estimator.optim.gradient_accumulation import GradientSums
@@ -429,7 +429,7 @@ class Training:
     def _summary_hooks(self) -> list[Hook]:
         if not self.config.save_summary_steps or not self.is_chief:
             return []
-        summaries = [_loss_summary, _learning_rate_summary] if self.schedules else [_loss_summary]
+        summaries = [loss_summary, learning_rate_summary] if self.schedules else [loss_summary]
         return [SummarySaverHook(self.config.save_summary_steps, summaries=summaries, of_model=True)]
 
     def _log_hooks(self, bar: ProgressBar) -> list[Hook]:
@@ -487,17 +487,6 @@ def log_end(result: TrainingResult) -> None:
     else:
         logger.info("Training ended at global step %d: %s.", result.global_step, result.reason.value)
     activity.note_end(result.reason.value)
-
-
-def _loss_summary(context: RunContext) -> dict[str, float]:
-    return {"loss": context.loss}
-
-
-def _learning_rate_summary(context: RunContext) -> dict[str, float]:
-    rates = context.learning_rates
-    if len(rates) == 1:
-        return {"learning_rate": rates[0]}
-    return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
 
 
 def _step_before(context: RunContext) -> int:
