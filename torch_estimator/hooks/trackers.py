@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.util
 import itertools
@@ -121,8 +122,11 @@ class WandbTracker:
         """Add points to a run; see `Tracker.send`."""
         directory = self._dir or (run.model_dir if files.is_local(run.model_dir) else ".")
         os.makedirs(os.path.join(directory, "wandb"), exist_ok=True)
-        # The evaluator of a cluster sends, too, after the end of the training.
-        with FileLock(os.path.join(directory, "wandb", f"torch_estimator-{run.id}.lock"), wait_secs=_LOCK_SECS):
+        with contextlib.ExitStack() as stack:
+            # The evaluator of a cluster sends, too, at the end of the training. Some file systems have no locks.
+            with contextlib.suppress(NotImplementedError):
+                lock = os.path.join(directory, "wandb", f"torch_estimator-{run.id}.lock")
+                stack.enter_context(FileLock(lock, wait_secs=_LOCK_SECS))
             sent = _sent_before(os.path.join(directory, "wandb"), run.id)
             unsent = [one for one in points if one.step > sent.get(one.tag, -1)]
             if unsent:

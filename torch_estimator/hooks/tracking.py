@@ -13,7 +13,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,11 +83,10 @@ class Tracker(Protocol):
 
     >>> class Printer:
     ...     def send(self, run, points):
-    ...         print([(point.tag, point.step) for point in points if point.tag == "loss"], run.ended)
-    >>> estimator = te.BaselineRegressor("memory://Tracker")
-    >>> hook = te.TrackingHook(Printer(), every_n_steps=2)
-    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, hooks=[hook])
-    [('loss', 2), ('loss', 4)] True
+    ...         print([(one.tag, one.step) for one in points], run.ended)
+    >>> run = te.TrackedRun(id="7d6f", model_dir="runs/census", parameters={}, ended=True)
+    >>> Printer().send(run, [te.TrackedPoint(tag="loss", step=100, value=0.25, time=1.8e9)])
+    [('loss', 100)] True
     """
 
     def send(self, run: TrackedRun, points: Sequence[TrackedPoint]) -> None:
@@ -123,7 +122,13 @@ class TrackingHook(SummarySaverHook):
     Attributes:
         send_every_secs: Least number of seconds between two looks for points to send.
 
-    See `Tracker` for an example.
+    >>> class Printer:
+    ...     def send(self, run, points):
+    ...         print(run.parameters, [(one.tag, one.step) for one in points if one.tag == "loss"])
+    >>> estimator = te.BaselineRegressor("memory://TrackingHook")
+    >>> hook = te.TrackingHook(Printer(), parameters={"lr": 0.1}, every_n_steps=2)
+    >>> estimator = estimator.train(lambda: ({"x": [1.0]}, [2.0]), steps=5, hooks=[hook])
+    {'lr': 0.1} [('loss', 2), ('loss', 4)]
     """
 
     send_every_secs: float = 10.0
@@ -146,7 +151,6 @@ class TrackingHook(SummarySaverHook):
         self._tracker = tracker
         self._parameters = dict(parameters or {})
         self._every = every_n_steps
-        self._clock: Callable[[], float] = time.monotonic
         self._run: str | None = None
         self._sent: dict[str, int] = {}  # the last step that was sent, by tag
         self._restored = self._is_chief = self._failed = False
@@ -183,7 +187,7 @@ class TrackingHook(SummarySaverHook):
             self._run, self._sent = uuid.uuid4().hex, {}
             self._begun_at = _saved_step(self._model_dir)
         self._restored, self._failed, self._seen = False, False, None
-        self._next_at = self._clock() + self.send_every_secs
+        self._next_at = time.monotonic() + self.send_every_secs
         if self._is_chief:
             writer = context.summary_writer(self._output_dir)
             self._flush = writer.flush
@@ -193,27 +197,26 @@ class TrackingHook(SummarySaverHook):
     def after_step(self, context: RunContext) -> None:
         scalars = [one for one in self._summaries(context) if one.kind == "scalar"]
         context.summary_writer(self._output_dir).summaries(scalars, context.global_step)
-        if self._clock() >= self._next_at and not self._is_sending:
+        if time.monotonic() >= self._next_at and not (self._thread is not None and self._thread.is_alive()):
             self._start(ended=False)
 
     def end(self, context: RunContext) -> None:
         if not self._is_chief:
             return
         self._flush()
-        if self._thread is not None:
-            self._thread.join(_PREEMPTED_SECS if context.preempted else None)
-        if not self._is_sending:
-            self._start(ended=not context.preempted).join(_PREEMPTED_SECS if context.preempted else None)
+        most_secs = _PREEMPTED_SECS if context.preempted else None
+        failed = False
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(most_secs)
+            failed = self._failed or self._thread.is_alive()
+        if not failed:
+            self._start(ended=not context.preempted).join(most_secs)
 
-    def send_rest(self, model_dir: str) -> None:
+    def _send_rest(self, model_dir: str) -> None:
         """Send what was evaluated after the end of the training, unless the tracker fails or has no run of it."""
         self._model_dir, self._restored = model_dir, False
         if self._run is not None and not self._failed:
             self._send(ended=True)
-
-    @property
-    def _is_sending(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _start(self, *, ended: bool) -> threading.Thread:
         self._thread = threading.Thread(target=self._send, kwargs={"ended": ended}, name="tracking", daemon=True)
@@ -246,7 +249,7 @@ class TrackingHook(SummarySaverHook):
                 )
             self._failed = True
         finally:
-            self._next_at = self._clock() + (_RETRY_SECS if self._failed else self.send_every_secs)
+            self._next_at = time.monotonic() + (_RETRY_SECS if self._failed else self.send_every_secs)
 
     def _unsent(self, saved: int | None, evaluations: Sequence[str]) -> list[TrackedPoint]:
         """Return the points up to the step of a checkpoint; all of them if there are no checkpoints."""
@@ -271,7 +274,7 @@ def send_rest(hooks: Sequence[Hook], model_dir: str) -> None:
     if tracking[0]._run is None:  # This process has not trained.
         restore_hooks(tracking, read_state(latest)["state"].get("hooks", {}))
     for hook in tracking:
-        hook.send_rest(model_dir)
+        hook._send_rest(model_dir)
 
 
 def _saved_step(model_dir: str) -> int | None:
