@@ -95,6 +95,18 @@ def test_sizes_are_those_of_the_files_in_a_directory(base: str) -> None:
     assert files.all_files(files.join(base, "absent")) == {}
 
 
+def test_a_file_that_is_removed_while_a_folder_is_read_is_not_in_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_text("a")
+    walked = [(str(tmp_path), [], ["kept", "removed"])]
+    monkeypatch.setattr(os, "walk", lambda top: walked)
+    assert files.all_files(tmp_path) == {"kept": 1}
+    (tmp_path / "removed").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError):
+        files.all_files(tmp_path)
+
+
 def test_a_large_file_is_read_in_pieces(base: str) -> None:
     content = b"0123456789abcdef" * 2**20 + b"end"
     files.makedirs(base)

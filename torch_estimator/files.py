@@ -131,8 +131,14 @@ def all_files(path: PathLike) -> dict[str, int]:
     """Return the size in bytes of each file below the directory `path` by its path in it, in the order of paths."""
     if is_local(path):
         top = as_url(path)
-        local = [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names]
-        found = {os.path.relpath(name, top).replace(os.sep, "/"): os.stat(name).st_size for name in local}
+        found = {}
+        for name in (os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names):
+            try:
+                found[os.path.relpath(name, top).replace(os.sep, "/")] = os.stat(name).st_size
+            except FileNotFoundError:
+                # It was removed meanwhile, unless it is a link to nothing.
+                if os.path.lexists(name):
+                    raise
     else:
         filesystem, key = _remote(path)
         own = f"{str(key).strip('/')}/"

@@ -258,6 +258,51 @@ def test_a_killed_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert (trial.state, trial.starts, trial.restarts) == ("SUCCEEDED", 2, 0)
 
 
+def test_a_death_of_which_the_controller_was_not_told_is_no_restart(tmp_path: Path) -> None:
+    # As after a cancel, a Ctrl-C, or the end of the controller itself.
+    directory = make_study(tmp_path, curve(), space=SIX, metric="score")
+    make_trial(directory, 1, parameters={"rate": "1"}, starts=5, restarts=directory.job.spec().max_restarts)
+    assert run_study(directory)[:2] == (0, "")
+    assert (directory.trial(1).state, directory.trial(1).starts) == ("SUCCEEDED", 6)
+
+
+def test_a_program_that_cannot_pause_is_not_paused_by_a_kill(tmp_path: Path) -> None:
+    program = curve("""
+    evaluation_watch = lambda: type('', (), {'evaluated': lambda *a, **k: None})
+    def each_step(step):
+        if step == 9 and not pathlib.Path("killed").exists():
+            pathlib.Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    directory = make_study(tmp_path, program, space=SIX, metric="score", early_stopping=True)
+    assert run_study(directory)[0] == 0
+    trial = directory.trial(1)
+    assert (trial.state, trial.starts, [step for step, _ in trial.results]) == ("SUCCEEDED", 2, [64])
+
+
+def test_a_program_that_goes_on_after_its_training_has_paused(tmp_path: Path) -> None:
+    program = curve("""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    options.rate = 7 - options.rate
+    """)
+    settings = {"space": SIX, "metric": "score", "max_trials": 6, "algorithm": "GRID", "early_stopping": True}
+    directory = make_study(tmp_path, program, **settings)
+    assert run_study(directory)[0] == 0
+    assert [trial.step for trial in directory.trials()] == [64, 4, 4, 4, 4, 4]
+
+
+def test_a_rung_is_an_evaluated_checkpoint_where_the_metric_has_more_points(tmp_path: Path) -> None:
+    program = curve("""
+    def each_step(step):
+        score = {"score": options.rate * step, "global_step": step}
+        add(os.environ["CLOUD_ML_HP_METRIC_FILE"], json.dumps(score))
+    """)
+    settings = {"space": SIX, "metric": "score", "max_trials": 2, "algorithm": "RANDOM", "early_stopping": True}
+    directory = make_study(tmp_path, program, **settings)
+    assert run_study(directory)[0] == 0
+    assert sorted(trial.results[0][0] for trial in directory.trials()) == [4, 4]
+
+
 def test_a_trial_that_dies_again_and_again_fails(tmp_path: Path) -> None:
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     directory = make_study(tmp_path, program, space=SIX)

@@ -172,6 +172,7 @@ def test_a_second_controller_is_refused(jobs: Jobs) -> None:
     ("arguments", "error"),
     [
         (["--on", "slurm"], "there is no Slurm here: sbatch was not found"),
+        (["--hang-secs", "60"], "--hang-secs watches the roles of a job, but the trials of this study are none"),
         (["--jobs", "memory://jobs"], "the trials of a study lock local files, but memory://jobs/study is none"),
     ],
 )

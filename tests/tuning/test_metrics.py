@@ -21,7 +21,7 @@ def write(folder: Path, step: int, **values: float) -> None:
 
 
 def read(job_dir: Path, metric: str) -> dict[int, float]:
-    return read_metric(str(job_dir), metric, str(job_dir / "reported"))
+    return read_metric(str(job_dir), metric, str(job_dir / "reported")).values
 
 
 def test_an_evaluation_comes_before_the_curve_of_the_training(tmp_path: Path) -> None:

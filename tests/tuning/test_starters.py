@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,13 +105,20 @@ def test_libraries_are_not_imported_before_a_program_that_changes_its_environmen
 
 def test_a_fork_ends_as_a_process_of_python_does(tmp_path: Path) -> None:
     program = """
-    import atexit, threading, time
+    import atexit, logging.handlers, multiprocessing, pathlib, tempfile, threading, time
+    multiprocessing.get_context("fork").Process(target=lambda: (time.sleep(0.2), pathlib.Path("child").touch())).start()
+    folder = tempfile.TemporaryDirectory(dir=".", prefix="temporary-")
+    target = logging.FileHandler("lines.log")
+    logging.getLogger("own").addHandler(logging.handlers.MemoryHandler(100, target=target))
+    logging.getLogger("own").error("kept in memory")
     file = open("left_open", "w")
     file.write("all of it")
     print("at once")
     atexit.register(print, "its own function")
     threading.Thread(target=lambda: (time.sleep(0.2), print("its own thread"))).start()
     """
+    parents_folder = tempfile.TemporaryDirectory()
+    parents = Path(parents_folder.name)
     mine = open(tmp_path / "mine", "w")  # noqa: SIM115
     mine.write("once")
     registered = atexit.register(print, "another's function")
@@ -120,5 +128,10 @@ def test_a_fork_ends_as_a_process_of_python_does(tmp_path: Path) -> None:
         atexit.unregister(registered)
     assert lines == ["at once", "its own thread", "its own function"]
     assert (tmp_path / "left_open").read_text() == "all of it"
+    assert (tmp_path / "child").exists()
+    assert not list(tmp_path.glob("temporary-*"))
+    assert (tmp_path / "lines.log").read_text() == "kept in memory\n"
     assert (tmp_path / "mine").read_text() == ""
+    assert parents.is_dir()
     mine.close()
+    parents_folder.cleanup()

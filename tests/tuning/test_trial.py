@@ -16,7 +16,7 @@ from torch_estimator.tuning.metrics import read_metric
 
 
 def losses(trial: Trial) -> dict[int, float]:
-    return read_metric(trial.job_dir, "loss", f"{trial.job_dir}.metrics")
+    return read_metric(trial.job_dir, "loss", f"{trial.job_dir}.metrics").values
 
 
 @pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -28,7 +28,7 @@ def test_a_trial_that_pauses_at_every_rung_ends_with_the_bits_of_an_undisturbed_
         trial = make_trial(directory, 1, pauses_at=pauses_at, starts=start, compile=compile)
         assert run_forked(directory) == 143
         assert max(checkpoint_steps(trial.job_dir)) == max(losses(trial)) == 10 * start
-        assert directory.end(1).read() == End(start=start, status=143, has_paused=True)
+        assert directory.end(1).read() == End(start=start, status=143, paused_at=10 * start)
     make_trial(directory, 1, starts=4, compile=compile)
     assert run_forked(directory) == 0
     # The other one runs in a process that was not forked.

@@ -28,7 +28,7 @@ from torch_estimator.runs.locks import Holder, held
 from torch_estimator.tuning.asha import Standing, next_move
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
 from torch_estimator.tuning.job_trials import Submitted
-from torch_estimator.tuning.metrics import read_metric
+from torch_estimator.tuning.metrics import Measured, read_metric
 from torch_estimator.tuning.samplers import Sampler, sampler_of
 from torch_estimator.tuning.starters import Adopted, Forked, Fresh, Process, Start, send
 from torch_estimator.tuning.study import Study
@@ -121,7 +121,7 @@ class Controller:
                 self._say(f"trial {trial.number} still runs ({where}); going on with it.")
                 self._running[trial.number] = process
             elif trial.starts:
-                self._on_end(trial, None)
+                self._on_end(trial, None, is_counted=False)
             else:
                 self._waiting.append(trial.number)
 
@@ -206,50 +206,58 @@ class Controller:
         where = "as a job" if process.pid is None else f"pid {process.pid}"
         self._say(f"trial {trial.number} started ({where}): {given}")
 
-    def _on_end(self, trial: Trial, status: int | None) -> None:
-        """Read what a trial has reached, now that its process has ended, and write what becomes of it."""
+    def _on_end(self, trial: Trial, status: int | None, *, is_counted: bool = True) -> None:
+        """Read what a trial has reached, now that its process has ended, and write what becomes of it.
+
+        A death counts as one of the trial's restarts, unless it is that of the controller, or of the whole study.
+        """
         holder = self._directory.holder(trial.number)
         if holder is not None:
             # A process that a killed controller started came first.
             self._running[trial.number] = Adopted(self._directory, trial.number, holder)
             return
-        end = self._directory.end(trial.number).read()
-        has_paused = False
+        end, paused_at = self._directory.end(trial.number).read(), None
         if end is not None and end.start == trial.starts:
-            status, has_paused = end.status, end.has_paused
+            status, paused_at = end.status, end.paused_at
         died = status is None or status < 0 or status >= 128
-        values, problem = self._values(trial)
-        reached = [step for step in values if trial.pauses_at is not None and step >= trial.pauses_at]
-        if status == 0 and values:
-            self._reach(trial, max(values), values, "SUCCEEDED")
+        measured, problem = self._measured(trial)
+        if paused_at is None and died and self._study.target is not None:
+            # A job is ended at its rung, and does not say so itself.
+            paused_at = max((step for step in measured.values if step >= (trial.pauses_at or math.inf)), default=None)
+        if paused_at is not None:
+            step = measured.rung(trial.pauses_at or 0, paused_at)
+            if step is None:
+                self._fail(trial, problem or f"it has no {self._study.metric!r} at step {paused_at}.")
+            else:
+                self._reach(trial, step, measured.values, "PAUSED")
+        elif status == 0 and measured.values:
+            self._reach(trial, max(measured.values), measured.values, "SUCCEEDED")
             if trial.pauses_at is not None and trial.starts == 1:
                 self._say_of_pauses(trial)
         elif status == 0:
             self._fail(trial, problem)
-        elif died and reached:
-            self._reach(trial, min(reached), values, "PAUSED")
-        elif has_paused:
-            self._fail(trial, problem or f"it has no {self._study.metric!r} at its last evaluation, as before.")
-        elif died and (self._status or trial.restarts < self._spec.max_restarts):
-            trial.restarts += not self._status
+        elif died and (self._status or not is_counted or trial.restarts < self._spec.max_restarts):
+            trial.restarts += is_counted and not self._status
             self._waiting.append(trial.number)
             self._directory.write(trial)
-            self._say(f"trial {trial.number} {_how(status)}; it goes on from its last checkpoint.")
+            how = _how(status) if is_counted else "has no process any more"
+            self._say(f"trial {trial.number} {how}; it goes on from its last checkpoint.")
         else:
             self._fail(trial, " ".join(filter(None, [f"it {_how(status)}.", self._last_line(trial)])))
 
-    def _values(self, trial: Trial) -> tuple[dict[int, float], str]:
-        """Return the metric by step; without one, the reason in a sentence."""
+    def _measured(self, trial: Trial) -> tuple[Measured, str]:
+        """Return the metric; without one, the reason in a sentence."""
         try:
             return read_metric(trial.job_dir, self._study.metric, self._directory.path(trial.number, ".metrics")), ""
         except UserError as error:
-            return {}, str(error)
+            return Measured({}, True), str(error)
 
     def _reach(self, trial: Trial, step: int, values: dict[int, float], state: str) -> None:
         """Write that a trial has paused or ended at a step."""
-        value = values[step]
+        known = {at: one for at, one in values.items() if at <= step}
+        value = known[max(known)]
         if self._study.measurement == "BEST":
-            value = min((one for at, one in values.items() if at <= step), key=lambda one: rank(one, self._study))
+            value = min(known.values(), key=lambda one: rank(one, self._study))
         trial.state = "SUCCEEDED" if state == "SUCCEEDED" else "PAUSED"
         trial.results.append((step, value))
         trial.restarts = 0

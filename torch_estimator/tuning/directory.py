@@ -86,11 +86,11 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How the process of a trial ended: in which of the trial's starts, with which exit status, and if it paused."""
+    """How the process of a trial ended: in which of the trial's starts, with which exit status, and where it paused."""
 
     start: int
     status: int
-    has_paused: bool = False
+    paused_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

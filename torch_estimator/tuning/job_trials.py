@@ -110,10 +110,11 @@ class JobProcess:
             return False
         reported = self._directory.path(self._trial.number, ".metrics")
         try:
-            return max(read_metric(self._trial.job_dir, self._directory.study().metric, reported)) >= rung
+            measured = read_metric(self._trial.job_dir, self._directory.study().metric, reported)
         except UserError:
             # Nothing has been evaluated so far.
             return False
+        return max(measured.values) >= rung
 
     def _exit_status(self) -> int | None:
         """Return the exit status of the job; None if its launcher was killed before it could write one."""

@@ -19,6 +19,8 @@ from torch_estimator.runs.state_file import StateFile
 from torch_estimator.tuning.study import DEFAULT_METRIC
 
 _EVAL = "eval"
+# Ranks of curves that are no evaluation: in event files, and reported with cloudml-hypertune.
+_EVENTS, _REPORTED = 2, 3
 _MOST_NAMED = 10
 _NOTHING = "nothing was measured in {}, which the program gets as --job-dir"
 
@@ -48,8 +50,25 @@ class _Curve(NamedTuple):
         return metric in (self.tag, self.name, self.path)
 
 
-def read_metric(job_dir: str, metric: str, reported: str) -> dict[int, float]:
-    """Return the values of a metric by step, in the order of the steps.
+class Measured(NamedTuple):
+    """Values of a metric by step, in the order of the steps, and whether they are those of evaluated checkpoints."""
+
+    values: dict[int, float]
+    is_evaluated: bool
+
+    def rung(self, wanted: int, paused_at: int) -> int | None:
+        """Return the step of a rung, for a trial that was to pause from step `wanted` on; None without a value there.
+
+        A process that was killed between an evaluation and its pause has trained on to the next one.
+        """
+        steps = [step for step in self.values if step <= paused_at]
+        if self.is_evaluated:
+            return min((step for step in steps if step >= wanted), default=None)
+        return paused_at if steps else None
+
+
+def read_metric(job_dir: str, metric: str, reported: str) -> Measured:
+    """Return the values of a metric.
 
     The name of a metric is its tag, that after the evaluation's name, as in ``holdout/auc``, or that after its folder,
     as in ``first/eval/auc``. `reported` is the file of cloudml-hypertune. Raise an InvalidValueError that says which
@@ -75,7 +94,7 @@ def read_metric(job_dir: str, metric: str, reported: str) -> dict[int, float]:
     values: dict[int, float] = {}
     for one in best:
         values.update(one.values)
-    return dict(sorted(values.items()))
+    return Measured(dict(sorted(values.items())), found[0].rank < _EVENTS)
 
 
 def _names(curves: Sequence[_Curve]) -> list[str]:
@@ -111,7 +130,7 @@ def _place(folder: str) -> tuple[int, str, str]:
     base = files.basename(folder) if folder else ""
     if base == _EVAL:
         return 0, folder, ""
-    return (1, folder, base.removeprefix(f"{_EVAL}_")) if base.startswith(f"{_EVAL}_") else (2, folder, base)
+    return (1, folder, base.removeprefix(f"{_EVAL}_")) if base.startswith(f"{_EVAL}_") else (_EVENTS, folder, base)
 
 
 def _scalars(folder: str) -> Iterator[tuple[str, dict[int, float]]]:
@@ -148,7 +167,7 @@ def _reported(path: str) -> Iterator[_Curve]:
             # A program that was killed leaves half a line.
             continue
         for tag, value in values.items():
-            yield _Curve(3, "", "", tag, {step: value})
+            yield _Curve(_REPORTED, "", "", tag, {step: value})
 
 
 def _number(value: Any) -> Any:

@@ -12,12 +12,15 @@ import gc
 import importlib
 import io
 import json
+import logging
+import multiprocessing.util
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn, Protocol, runtime_checkable
 
@@ -177,9 +180,7 @@ class Forked(_Here):
 
     def _run(self, trial: Trial, log: int) -> NoReturn:
         status, before, inherited = 1, set(sys.modules), dict(os.environ)
-        # Nothing that the parent registered for its own end may run here, and no file of its be flushed.
-        atexit._clear()
-        gc.freeze()
+        handlers = _forget_the_parents_end()
         try:
             os.environ.update(self._environ)
             signal.set_wakeup_fd(-1)
@@ -194,7 +195,7 @@ class Forked(_Here):
             status = run_trial(self._directory, trial.number, self._body)
             if _environment_is_kept(self._directory, trial, inherited):
                 _write_imported(self._directory, before)
-            _end_as_python_does()
+            _end_as_python_does(handlers)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -209,10 +210,29 @@ def _do_what_trials_need() -> None:
     machine(), own_sources(), _is_of_library("torch"), truncated_normal(), uniform(), import_onnxruntime()
 
 
-def _end_as_python_does() -> None:
-    """Wait for threads, run the program's own ``atexit`` functions, and write what is left in the buffers of files."""
+def _forget_the_parents_end() -> int:
+    """Let nothing run at the end of this process that its parent registered; return how many log handlers it has."""
+    atexit._clear()
+    # Modules that are imported already do not register themselves again.
+    for one in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        one.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    multiprocessing.process._children = set()  # type: ignore[attr-defined]
+    multiprocessing.util._finalizer_registry.clear()  # type: ignore[attr-defined]
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    # What exists now is not looked at by `_end_as_python_does`.
+    gc.freeze()
+    return len(logging._handlerList)  # type: ignore[attr-defined]
+
+
+def _end_as_python_does(handlers: int) -> None:
+    """Wait for threads and processes, run what was registered for the end, and write what is left in buffers.
+
+    The first `handlers` of logging are the parent's.
+    """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    logging.shutdown(logging._handlerList[handlers:])  # type: ignore[attr-defined]
     for one in gc.get_objects():
         if isinstance(one, io.BufferedWriter | io.TextIOWrapper) and not one.closed:
             with contextlib.suppress(OSError, ValueError):

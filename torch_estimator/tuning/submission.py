@@ -22,6 +22,11 @@ def study_spec(spec: JobSpec, study: Study, job: JobDirectory) -> JobSpec:
         KINDS[spec.settings["kind"]].check(spec, job.url)
         study = replace(study, target=spec.settings)
         spec = replace(spec, settings={"kind": "local"})
+    if spec.hang_secs and study.target is None:
+        raise InvalidValueError(
+            "--hang-secs watches the roles of a job, but the trials of this study are none; leave it out, or give a "
+            "scaleTier above BASIC, with which each trial is a job."
+        )
     if not job.is_local:
         raise InvalidValueError(f"the trials of a study lock local files, but {job.url} is none; give another --jobs.")
     taken = [name for name in files.listdir(spec.job_dir) if name.strip("/").isdecimal()] if spec.job_dir else []

@@ -10,7 +10,6 @@ a trial that is started again goes on with the bits of an undisturbed one.
 from __future__ import annotations
 
 import json
-import math
 import os
 import runpy
 import signal
@@ -21,6 +20,7 @@ from torch_estimator import files
 from torch_estimator.cluster.process_start import JOB_BEGAN
 from torch_estimator.cluster.task import Task
 from torch_estimator.compile.policy import choose_with
+from torch_estimator.errors import RESTART_ME
 from torch_estimator.executors.evaluation_watch import EvaluationWatch, watch_with
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
 from torch_estimator.jobs.launcher import SECRETS
@@ -28,7 +28,7 @@ from torch_estimator.jobs.request import with_secrets
 from torch_estimator.launch.layout import Program
 from torch_estimator.run_config import COMPILE
 from torch_estimator.runs.locks import FileLock, Holder
-from torch_estimator.runs.state_file import encoded
+from torch_estimator.runs.state_file import StateFile, encoded
 from torch_estimator.tuning.directory import End, StudyDirectory, Trial
 from torch_estimator.tuning.shapes import ShapeChoice
 
@@ -40,11 +40,15 @@ Body = Callable[[Trial], int]
 
 
 class Rung(EvaluationWatch):
-    """The step at which a trial pauses: its checkpoint is evaluated in any case, and ends the process."""
+    """The step at which a trial pauses: its checkpoint is evaluated in any case, and ends the process.
 
-    def __init__(self, step: int | None) -> None:
-        self._step = math.inf if step is None else step
-        self.is_reached = False
+    That is written before, since a program may train in a process of its own, or go on after `train_and_evaluate`.
+    """
+
+    def __init__(self, step: int, start: int, end: StateFile[End]) -> None:
+        self._step = step
+        self._start = start
+        self._end = end
 
     def wants(self, step: int) -> bool:
         return step >= self._step
@@ -52,7 +56,7 @@ class Rung(EvaluationWatch):
     def evaluated(self, step: int, *, final: bool) -> None:
         # After the last checkpoint nothing is left to pause.
         if step >= self._step and not final:
-            self.is_reached = True
+            self._end.write(End(start=self._start, status=RESTART_ME, paused_at=step))
             signal.raise_signal(signal.SIGTERM)
 
 
@@ -74,10 +78,13 @@ def run_trial(directory: StudyDirectory, number: int, body: Body | None = None) 
         sys.modules["torch"].set_num_threads(trial.threads)
     if trial.compile is None:
         choose_with(ShapeChoice(directory, number))
-    rung = Rung(trial.pauses_at)
-    watch_with(rung)
+    end_file = directory.end(number)
+    if trial.pauses_at is not None:
+        watch_with(Rung(trial.pauses_at, trial.starts, end_file))
     status = _status_of(body or (lambda trial: _run_program(directory, spec, trial)), trial)
-    directory.end(number).write(End(start=trial.starts, status=status, has_paused=rung.is_reached))
+    end = end_file.read()
+    if end is None or end.start != trial.starts:
+        end_file.write(End(start=trial.starts, status=status))
     return status
 
 
