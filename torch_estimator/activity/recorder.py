@@ -32,7 +32,7 @@ _UPLOAD_SECS = (10.0, 60.0)
 # A line with the times spent comes after a tenth of the time that the run has taken, within these limits.
 _SPENT_EVERY_SECS = (5.0, 120.0)
 
-# So many changes may come at once; one more may come every few seconds.
+# So many changes may come at once, and one more every few seconds. Beyond that, short states are left out.
 _MOST_CHANGES = 100
 _SECS_PER_CHANGE = 5.0
 
@@ -65,7 +65,7 @@ class Recorder(Writer):
         self._wrote_at = self._spent_at = -math.inf
         self._looked_at = time.monotonic()
         self._changes_left = float(_MOST_CHANGES)
-        self._held_back: list[Moment] = []
+        self._held_back: list[Change] = []
         self._last = Change(time=self._began, state="")
         # When the last wait began that was written; see `LONG_SECS`.
         self._wait_since = 0.0
@@ -122,11 +122,11 @@ class Recorder(Writer):
         self._unwritten += self._changes(now, wall)
 
     def _changes(self, now: float, wall: float) -> list[Change]:
-        moments, self._held_back = self._held_back, []
+        moments = []
         while STATE.unwritten:
             moment = STATE.unwritten.popleft()
             # What `State.end_wait` says of a wait may be known already.
-            if moment.word != WAITING or moment.time != self._wait_since:
+            if moment.word and (moment.word != WAITING or moment.time != self._wait_since):
                 moments.append(moment)
         names, wait = STATE.waits_for(), STATE.wait
         if wait is not None and now - wait[1] >= LONG_SECS:
@@ -134,22 +134,18 @@ class Recorder(Writer):
             if not is_known or (waits_for and waits_for != self._last.waits_for):
                 moments.append(Moment(now if is_known else wait[1], WAITING, STATE.step(), waits_for))
             self._wait_since = wait[1]
+        changes = [self._last, *self._held_back, *(_change(moment, wall - now) for moment in moments)]
         self._changes_left = min(_MOST_CHANGES, self._changes_left + (now - self._looked_at) / _SECS_PER_CHANGE)
         self._looked_at = now
-        if self._changes_left < 1:
-            self._held_back = moments[-1:]
-            return []
-        found = []
-        for moment in moments[-int(self._changes_left) :]:
-            change = Change(
-                time=round(wall - now + moment.time, 3),
-                state=moment.word,
-                waits_for=moment.waits_for,
-                step=moment.step,
-            )
-            if change.state and replace(change, time=self._last.time) != self._last:
-                found.append(change)
-                self._last = change
+        self._held_back = []
+        if self._changes_left < len(changes):
+            changes = _without_short(changes)
+            if len(changes) > 1 and wall - changes[-1].time < LONG_SECS:
+                self._held_back = [changes.pop()]
+        found = [
+            change for before, change in itertools.pairwise(changes) if replace(change, time=before.time) != before
+        ]
+        self._last = changes[-1]
         self._changes_left -= len(found)
         return found
 
@@ -230,6 +226,22 @@ class TimelineFile:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+
+
+def _change(moment: Moment, ahead: float) -> Change:
+    """Return a moment as a change; times since 1970 are `ahead` of those of moments."""
+    return Change(time=round(moment.time + ahead, 3), state=moment.word, waits_for=moment.waits_for, step=moment.step)
+
+
+def _without_short(changes: Sequence[Change]) -> list[Change]:
+    """Leave out short states after which the process went on with what it did before."""
+    kept: list[Change] = []
+    for change in changes:
+        if len(kept) > 1 and change.state == kept[-2].state and change.time - kept[-1].time < LONG_SECS:
+            kept.pop()
+        else:
+            kept.append(change)
+    return kept
 
 
 def _encoded(lines: Sequence[Change | Spent]) -> bytes:
