@@ -528,5 +528,5 @@ ROWS: dict[str, Rows] = {
     "google": google,
 }
 
-ONLY_ON = {"limit": "slurm", "cluster": "slurm", "list": "local", "google": "local"}
+ONLY_ON = {"limit": "slurm", "cluster": "slurm", "list": "local", "google": "local", "lanes": "local"}
 """Rows that belong to one target."""

@@ -18,9 +18,12 @@ from pathlib import Path
 from examples.options import at_least
 from scripts.storms.common import ROOT, StormError, add_census_files, emptied
 from scripts.storms.job_rows import ONLY_ON, ROWS, Row, Storm
+from scripts.storms.lanes import lanes
 from scripts.storms.places import PLACES
 from scripts.storms.submitting import Jobs
 from torch_estimator.cli.tables import aligned
+
+_ROWS = {**ROWS, "lanes": lanes}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -34,7 +37,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--on", choices=sorted(PLACES), default="local", help="where the jobs run (default: local)")
     add("--rounds", type=at_least(1), default=20, help="of kills, and of cancellations (default: 20)")
     add("--quick", action="store_true", help="one round, short trainings, and no judgement of times")
-    add("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW", help=f"of {', '.join(ROWS)}")
+    add("--rows", nargs="+", choices=list(_ROWS), default=list(_ROWS), metavar="ROW", help=f"of {', '.join(_ROWS)}")
+    add("--lanes", dest="rows", action="store_const", const=["lanes"], help="only what roles record, against the truth")
     add("--seed", type=int, default=1, help="of the moments (default: 1)")
     add("--work-dir", type=Path, default=ROOT / "runs" / "job-storm", help="for all jobs; emptied first")
     add_census_files(parser)
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 files=(options.train_file.resolve(), options.eval_file.resolve()),
             )
             for name in [one for one in options.rows if ONLY_ON.get(one, options.on) == options.on]:
-                rows += run_rows(ROWS[name](storm))
+                rows += run_rows(_ROWS[name](storm))
     except StormError as error:
         print(f"job-storm: {error}", file=sys.stderr)
         return 1
