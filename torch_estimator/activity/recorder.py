@@ -1,7 +1,7 @@
 """The recorder: writes what this process does into a file of the model directory, for those who look at the job.
 
-On a local file system the file is appended to, and its first line is replaced in place every second, so that a reader
-knows within a second when a killed process was last seen. Elsewhere the file is written whole, and less often. It is
+On a local file system the file is appended to, and its first line is replaced in place twice a second, so that a reader
+knows within a second when a process was killed. Elsewhere the file is written whole, and less often. It is
 never synced: a sync waits for checkpoints on the same disk.
 """
 
@@ -25,7 +25,6 @@ from torch_estimator.activity.timeline import ENDED, FOLDER, HEAD_BYTES, NAME, C
 from torch_estimator.cluster.task import REPLICA, Task, role_of
 
 _LOOK_EVERY_SECS = 0.5
-_HEAD_EVERY_SECS = 1.0
 # Where a file is written whole: after a change, and at the latest.
 _UPLOAD_SECS = (10.0, 60.0)
 
@@ -83,17 +82,12 @@ class Recorder(Writer):
         self._look(now, wall)
         least, most = _SPENT_EVERY_SECS
         is_due = now >= self._spent_at + min(max(least, (wall - self._began) / 10), most)
-        if self._file.is_local:
-            is_wanted = bool(self._unwritten) or now >= self._wrote_at + _HEAD_EVERY_SECS
-        else:
-            is_wanted = now >= self._wrote_at + _UPLOAD_SECS[not self._unwritten]
-        if is_due or is_wanted:
+        if self._file.is_local or now >= self._wrote_at + _UPLOAD_SECS[not self._unwritten]:
             spent = self._spent(now, wall)
             if is_due:
                 self._spent_at = now
                 self._unwritten.append(spent)
-            if is_wanted or self._file.is_local:
-                self._write(spent, now)
+            self._write(spent, now)
 
     def end(self, reason: str, *, failed: bool) -> None:
         """Write that the process has ended its part of the job, and why."""

@@ -96,7 +96,7 @@ class Run:
         began: When it began to record.
         changes: Its changes of state, the oldest first. Of a long run, the shortest ones are left out.
         spent: How its time was spent, the oldest first; the last one is of `last_seen`.
-        last_seen: When it wrote for the last time: every second, unless it is gone or the directory is at a URL.
+        last_seen: When it wrote for the last time: twice a second on a local path, every minute at a URL.
         last_step: When its global step was last seen to change.
     """
 
