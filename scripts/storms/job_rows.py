@@ -528,5 +528,5 @@ ROWS: dict[str, Rows] = {
     "google": google,
 }
 
-ONLY_ON = {"limit": "slurm", "cluster": "slurm", "list": "local", "google": "local", "lanes": "local"}
+ONLY_ON = {"limit": "slurm", "cluster": "slurm", "list": "local", "google": "local"}
 """Rows that belong to one target."""

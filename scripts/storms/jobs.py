@@ -24,6 +24,7 @@ from scripts.storms.submitting import Jobs
 from torch_estimator.cli.tables import aligned
 
 _ROWS = {**ROWS, "lanes": lanes}
+_ONLY_ON = {**ONLY_ON, "lanes": "local"}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rng=random.Random(options.seed),
                 files=(options.train_file.resolve(), options.eval_file.resolve()),
             )
-            for name in [one for one in options.rows if ONLY_ON.get(one, options.on) == options.on]:
+            for name in [one for one in options.rows if _ONLY_ON.get(one, options.on) == options.on]:
                 rows += run_rows(_ROWS[name](storm))
     except StormError as error:
         print(f"job-storm: {error}", file=sys.stderr)

@@ -28,6 +28,14 @@ def test_jobs_on_this_machine_hold_what_is_promised(tmp_path: Path, capsys: pyte
     assert "3 of 3 kills" in printed
 
 
+@pytest.mark.slow
+def test_what_roles_record_holds_against_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = jobs.main(["--quick", "--lanes", "--work-dir", str(tmp_path / "storm")])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "5 kills; at most" in printed
+
+
 def test_each_target_has_its_rows() -> None:
     assert ONLY_ON.keys() < ROWS.keys()
     assert len(ROWS) - list(ONLY_ON.values()).count("slurm") == 10
