@@ -154,6 +154,7 @@ class Recorder(Writer):
             step=self._step,
             computing=of("training", "serving"),
             input=of("input"),
+            reading=of("reading"),
             servers=of("servers"),
             others=of("others"),
             saving=of("saving"),

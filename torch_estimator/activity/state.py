@@ -168,6 +168,11 @@ class State:
                 break
         return self._last_step
 
+    def note_reading(self, secs: float) -> None:
+        """Add seconds for which another thread has read ahead. That is no part of the time of the main thread."""
+        if self.word == "training":
+            self._secs["reading"] += secs
+
     def secs(self, now: float) -> dict[str, float]:
         """Return the seconds spent up to now, by word and by kind of wait. No second is counted twice."""
         secs, word, wait = self._secs.copy(), self.word, self.wait

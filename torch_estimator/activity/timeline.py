@@ -63,6 +63,7 @@ class Spent:
         step: The global step, if it was known.
         computing: Training steps, or requests to a parameter server, without what they waited for.
         input: Training waited for its input.
+        reading: A thread read the input of the training ahead, which is no part of the time of the process.
         servers: Waited for parameter servers.
         others: Waited for other roles, or for a checkpoint to evaluate; a parameter server: for requests.
         saving: Training stood still because a checkpoint was copied.
@@ -76,6 +77,7 @@ class Spent:
     step: int | None = None
     computing: float = 0.0
     input: float = 0.0
+    reading: float = 0.0
     servers: float = 0.0
     others: float = 0.0
     saving: float = 0.0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from torch_estimator.activity.state import STATE
 from torch_estimator.data.arguments import check_count
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.stream import State, Stream
@@ -164,7 +166,9 @@ def _stop_all() -> None:
 def _fill(read: Callable[[], tuple[T | None, State]], buffer: _Buffer[T]) -> None:
     try:
         while True:
+            began = time.monotonic()
             item, position = read()
+            STATE.note_reading(time.monotonic() - began)
             if item is None:
                 buffer.end(position)
                 return
