@@ -42,7 +42,7 @@ built-in ones are in the file estimator.toml of this directory."""
 def add_to(commands: Commands) -> None:
     """Add the command and its options to the parser."""
     parser = commands.add_parser(
-        "jobs", help="jobs of training: submit, list, describe, trials, stream-logs, cancel, resume"
+        "jobs", help="jobs of training: submit, list, describe, advise, trials, stream-logs, cancel, resume"
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_submit(actions)
@@ -68,6 +68,11 @@ def add_to(commands: Commands) -> None:
     resume.usage = "estimator jobs resume NAME [--jobs DIR] [-- ARGS]"
     resume.epilog = "ARGS are all arguments of the program again, where estimator.toml says that some are secret."
     resume.set_defaults(error=resume.error, arguments=[])
+    advise = add(
+        "advise", "print what bounds a training, and what one more worker, server or reader would bring", run_advise
+    )
+    advise.add_argument("--model-dir", metavar="DIR", help="model directory (default: what --job-dir of the job names)")
+    _add_format(advise)
     _add_format(add("trials", "list the trials of a study, the best one marked", run_trials))
     stream = add("stream-logs", "print the log lines of a job as they come", run_stream)
     stream.add_argument("--task-name", metavar="ROLE", help="only this role, such as worker-0")
@@ -396,6 +401,27 @@ def run_trials(options: argparse.Namespace) -> None:
         parameters = [trial.parameters.get(name, "") for name in names]
         rows.append([str(trial.number), state, str(trial.rung), step, value, *parameters, note])
     print(printable(aligned(rows)))
+
+
+def run_advise(options: argparse.Namespace) -> None:
+    """Print what bounds a training."""
+    from torch_estimator.activity.timeline import read_runs
+    from torch_estimator.jobs.advice import advise, model_dir_of
+
+    model_dir = options.model_dir or model_dir_of(_job(options))
+    runs = read_runs(model_dir)
+    if not runs:
+        raise InvalidValueError(
+            f"{model_dir} has no records of a training yet; if the job trains elsewhere, name that with --model-dir."
+        )
+    advice = advise(runs)
+    if options.format == "json":
+        print(json.dumps({"jobId": options.job, "modelDir": model_dir, **dataclasses.asdict(advice)}))
+        return
+    gains = [[f"one more {gain.of}", str(gain)] for gain in advice.gains]
+    shares = [[part, f"{share:.0%}"] for part, share in advice.shares.items() if share >= 0.005]
+    tables = aligned([["WITH", "MORE EXAMPLES/S"], *gains]), aligned([["PART", "TIME"], *shares])
+    print(printable("\n\n".join([advice.sentence, *tables])))
 
 
 def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
