@@ -3,7 +3,8 @@
 A chief and one parameter server on this machine, each a process of its own on the same file, the same model and the
 same batch (`benchmarks/peers/*_census.py --cluster`). Parts: `small` and `large` (steps per second at batches of 40 and
 512), `transport` (the same messages over plain TCP, at 40), `scaling` (1, 2 and 4 processes that train, each waiting
-10 ms for its input before every step).
+10 ms for its input before every step), `advise` (what `estimator jobs advise` says of trainings whose steps wait, with
+servers and without, against doing it).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from benchmarks.protocol import (
     Verdict,
     alternate,
     at_least,
+    at_most,
     conclude,
     ready,
     run_cluster,
@@ -54,6 +56,69 @@ TRAINERS = {1: None, 2: 1.95, 4: 3.8}
 
 _SLEEP_MS = 10
 _STEPS_ASLEEP = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """A training whose steps wait so many milliseconds, what bounds it, and what to add to it."""
+
+    bound: str
+    adds: str
+    waits: Mapping[str, float]
+    trainers: int = 1
+    servers: int = 0
+    ahead: bool = True
+
+    def run(self, secs: float) -> dict[str, Any]:
+        """Run it; return the steps per second of all processes, and the advice."""
+        waits = [part for name, value in self.waits.items() for part in (f"--{name}-ms", value)]
+        given = [*waits, *(["--ahead"] if self.ahead else []), "--secs", secs]
+        return run_cluster(WAITING, given, workers=self.trainers - 1, servers=self.servers)
+
+    def with_more(self) -> Advised:
+        """The training to which it was added. One more reader reads in half the time."""
+        if self.adds == "reader":
+            return replace(self, waits={**self.waits, "input": self.waits["input"] / 2})
+        if self.adds == "worker":
+            return replace(self, trainers=self.trainers + 1)
+        return replace(self, servers=self.servers + 1)
+
+
+WAITING = Side(name="torch-estimator", script="ours_waiting")
+ADVISED = {
+    "alone, input": Advised(bound="input", adds="reader", waits={"computing": 24, "input": 75}),
+    "alone, input in the same thread": Advised(
+        bound="input", adds="reader", waits={"computing": 24, "input": 75}, ahead=False
+    ),
+    "alone, input slowed little": Advised(bound="computing", adds="reader", waits={"computing": 60, "input": 30}),
+    "in step, computing": Advised(bound="computing", adds="worker", waits={"computing": 75, "network": 6}, trainers=2),
+    "in step, slowest": Advised(bound="others", adds="worker", waits={"computing": 30, "slowest": 75}, trainers=2),
+    "in step, input": Advised(bound="input", adds="reader", waits={"computing": 24, "input": 90}, trainers=2),
+    "in step, network": Advised(bound="network", adds="worker", waits={"computing": 24, "network": 36}, trainers=2),
+    "in step, saving": Advised(bound="saving", adds="worker", waits={"computing": 24, "saving": 48}, trainers=2),
+    "servers, input": Advised(
+        bound="input", adds="worker", waits={"computing": 15, "input": 90, "service": 12}, trainers=2, servers=1
+    ),
+    "servers, computing": Advised(
+        bound="computing", adds="worker", waits={"computing": 120, "service": 24}, trainers=2, servers=1
+    ),
+    "servers, busy": Advised(
+        bound="servers", adds="server", waits={"computing": 60, "service": 60}, trainers=3, servers=1
+    ),
+    "two servers, saturated": Advised(
+        bound="servers", adds="worker", waits={"computing": 60, "service": 120}, trainers=3, servers=2
+    ),
+    "servers, network": Advised(
+        bound="network", adds="worker", waits={"computing": 30, "service": 12, "network": 90}, trainers=2, servers=1
+    ),
+}
+"""By what bounds them: trainings with servers, in step and alone."""
+
+_MORE = ", and one more"
+_SECS_ADVISED = 30.0
+_LEAST_RIGHT = 0.9
+_MOST_GAIN_ERROR = 0.2
+_LEAST_GAIN = 1.2
 
 
 def measure(args: argparse.Namespace, sides: Mapping[str, Side], batch: int) -> Part:
@@ -157,12 +222,45 @@ def measure_scaling(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part
     )
 
 
+def measure_advice(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
+    """What is said of a training, and what comes of doing it."""
+    secs = 6 if args.quick else _SECS_ADVISED
+    runs: dict[str, Callable[[], Any]] = {}
+    for name, one in ADVISED.items():
+        runs |= {name: partial(one.run, secs), f"{name}{_MORE}": partial(one.with_more().run, secs)}
+    measured = alternate(runs, 1, "advise")
+    rows, right, errors, gain_errors = [], [], [], []
+    for name, one in ADVISED.items():
+        times = measured.ratio("steps_per_s", over=f"{name}{_MORE}", under=name)
+        if times is not None:
+            said = measured.results[name][0]
+            (gain,) = [gain for gain in said["gains"] if gain["of"] == one.adds]
+            low, expected, high = (1 + gain[key] for key in ("low", "gain", "high"))
+            right.append(said["bound"] == one.bound)
+            errors.append(abs(expected / times - 1))
+            if times > _LEAST_GAIN:
+                gain_errors.append(abs((expected - 1) / (times - 1) - 1))
+            rows.append([name, one.bound, said["bound"], one.adds, expected, low, high, times])
+    return Part(
+        title="What jobs advise says of steps that wait, against doing it",
+        table=table(["", "bound by", "said", "added", "steps/s, times", "from", "to", "measured"], rows),
+        verdicts=[
+            at_least("share of trainings with the right bottleneck", _LEAST_RIGHT, sum(right) / max(1, len(right))),
+            at_most("greatest error of steps/s after the change", _MOST_GAIN_ERROR, max(errors, default=None)),
+            at_most("greatest error of a gain over a fifth", _MOST_GAIN_ERROR, max(gain_errors, default=None)),
+        ],
+        measured=measured,
+    )
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, Mapping[str, Side]], Part]] = {
     "small": partial(measure, batch=40),
     "large": partial(measure, batch=512),
     "transport": measure_transport,
     "scaling": measure_scaling,
+    "advise": measure_advice,
 }
+_WITH_PEERS = {"small", "large", "transport"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -180,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     check_data(parser, args.data)
     args.rounds = 1 if args.quick else args.rounds
-    sides = ready(SIDES, install=not args.quick)
+    sides = ready(SIDES if _WITH_PEERS.intersection(args.parts) else {}, install=not args.quick)
     parts = []
     for name in args.parts:
         part = PARTS[name](args, sides)
