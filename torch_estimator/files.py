@@ -151,8 +151,14 @@ def sizes(path: PathLike) -> dict[str, int]:
     """Return the size in bytes of each file in the directory `path`; an empty dict if it does not exist."""
     try:
         if is_local(path):
+            found = {}
             with os.scandir(as_url(path)) as entries:
-                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+                for entry in entries:
+                    # A file may be removed between the two calls.
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.is_file():
+                            found[entry.name] = entry.stat().st_size
+            return found
         filesystem, key = _remote(path)
         details = filesystem.ls(key, detail=True)
     except FileNotFoundError:
@@ -172,6 +178,16 @@ def read_bytes(path: PathLike) -> bytes:
             return _local_bytes(as_url(path))
     filesystem, key = _remote(path)
     return bytes(filesystem.cat_file(key))
+
+
+def read_part(path: PathLike, start: int, end: int) -> bytes:
+    """Return the bytes of the file `path` from position `start` to before `end`; fewer if the file ends earlier."""
+    if is_local(path):
+        with open(as_url(path), "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+    filesystem, key = _remote(path)
+    return bytes(filesystem.cat_file(key, start=start, end=end))
 
 
 def read_text(path: PathLike) -> str:

@@ -18,7 +18,7 @@ import torch_estimator as te
 from benchmarks.peers import ours_census
 from benchmarks.peers.pace_hooks import PaceHook
 from benchmarks.peers.report import Pace
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 WAYS = ("none", "stopped", "evaluating")
 
@@ -77,7 +77,7 @@ def longest(ends: Mapping[int, float], every: int) -> dict[str, float | None]:
 
 def evaluations(folder: Path) -> int:
     """How many have been finished."""
-    return len(read_scalars(folder).get("loss", [])) if folder.is_dir() else 0
+    return len(read_scalars(folder).get("loss", ((),))[0]) if folder.is_dir() else 0
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import torch_estimator as te
 from scripts.storms.cluster import Line
 from scripts.storms.job import SEEN, STEP
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths, load_checkpoint
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 _ENDED = re.compile(r"Training ended at global step (\d+)")
@@ -95,7 +95,8 @@ def _problems_of_exports(job_dir: Path, told: Told) -> Iterator[str]:
             te.ExportedModel.load(export)
         except te.errors.UserError as error:
             yield f"an export does not load: {error}"
-    evaluated = [point.step for point in read_scalars(job_dir / "eval_storm").get("loss", ())]
+    curves = read_scalars(job_dir / "eval_storm")
+    evaluated = curves["loss"].steps.tolist() if "loss" in curves else []
     if told.end not in evaluated:
         yield f"the last checkpoint, of step {told.end}, was not evaluated."
     repeated = len(evaluated) - len(set(evaluated))

@@ -25,7 +25,8 @@ from tests.line_jobs import (
     variables,
 )
 from torch_estimator.errors import CheckpointError
-from torch_estimator.summary.event_reader import read_events, read_scalars
+from torch_estimator.summary.event_reader import read_events
+from torch_estimator.summary.scalar_reader import read_scalars
 
 
 def test_model_fn_gets_those_of_mode_params_and_config_that_it_names(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_an_evaluation_lands_in_its_own_directory(tmp_path: Path, caplog: pytest
 
     curves = read_scalars(tmp_path / "eval_held_out")
     assert sorted(curves) == ["absolute_error", "loss"]
-    assert [(point.step, point.value) for point in curves["loss"]] == [(2, pytest.approx(results["loss"]))]
+    assert curves["loss"].by_step() == pytest.approx({2: results["loss"]})
     tensors = {
         value.tag: value.tensor.string_val
         for event in read_events(tmp_path / "eval_held_out")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torch_estimator as te
 from tests.estimator_wrappers.models import COLUMNS, FIRST_KEY, ROWS, WORDS, columns, predicted, regressor, rows, two
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 
 def my_rmse(labels: Tensor, predictions: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -338,8 +338,8 @@ def test_summaries_and_the_best_exporter_see_them(tmp_path: Path) -> None:
         te.TrainSpec(lambda: rows().repeat(), max_steps=4),
         te.EvalSpec(rows, steps=None, throttle_secs=0, exporters=best),
     )
-    curve = [point.value for point in read_scalars(tmp_path / "eval")["rmse"]]
-    assert [point.step for point in read_scalars(tmp_path / "eval")["rmse"]] == [2, 4]
+    curve = read_scalars(tmp_path / "eval")["rmse"].values.tolist()
+    assert read_scalars(tmp_path / "eval")["rmse"].steps.tolist() == [2, 4]
     assert metrics["rmse"] == pytest.approx(curve[-1])
     assert compared == [(pytest.approx(curve[0]), pytest.approx(curve[1]))]
     assert (exports[0] is not None) == (curve[1] < curve[0])

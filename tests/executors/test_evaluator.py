@@ -24,7 +24,7 @@ from torch_estimator.runs.training_status import (
     read_status,
     write_status,
 )
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 Happenings = Iterator[Callable[[], Any] | None]
 
@@ -535,8 +535,8 @@ def test_what_was_evaluated_and_written_before_a_kill_is_exported_and_not_evalua
     job.follow([lambda: job.train(6), job.end], exporter, name=name)
     assert (job.steps, killed.steps, exporter.steps) == ([3, 6], [], [3, 6])
     written = read_scalars(f"{job.model_dir}/eval" if name is None else f"{job.model_dir}/eval_{name}")["loss"]
-    assert [point.step for point in written] == [3, 6]
-    assert exporter.calls[0]["eval_result"]["loss"] == written[0].value
+    assert written.steps.tolist() == [3, 6]
+    assert exporter.calls[0]["eval_result"]["loss"] == written.values[0]
     assert exporter.calls[0]["checkpoint_path"] == f"{job.model_dir}/model.ckpt-3"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cluster_jobs import Cluster, ended, wait_until
 from tests.line_jobs import line
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 PROGRAM = """
 import logging, pathlib, sys, time
@@ -74,7 +74,7 @@ def test_an_evaluator_that_was_killed_is_replaced_and_nothing_is_evaluated_twice
     assert "This process is chief 0, according to TF_CONFIG." in told["chief"]
     assert "This process is evaluator 0, according to TF_CONFIG." in told["evaluator"]
     assert "'global_step': 35" in told["evaluator"].rpartition("result ")[2]
-    steps = [point.step for point in read_scalars(tmp_path / "eval")["loss"]]
+    steps = read_scalars(tmp_path / "eval")["loss"].steps.tolist()
     assert len(set(steps)) == len(steps), steps
     assert steps[-1] == 35
     # What was evaluated before the kill was exported after it.
@@ -89,4 +89,4 @@ def test_a_worker_alone_evaluates_and_an_evaluator_that_it_does_not_know_of_leav
     assert "Worker 0 evaluates and exports, since " in evaluator.output
     assert "result (None, None)" in evaluator.output
     assert "'global_step': 12" in worker.output.rpartition("result ")[2]
-    assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [10, 12]
+    assert read_scalars(tmp_path / "eval")["loss"].steps.tolist() == [10, 12]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster_jobs import Cluster, Ended, ended, wait_until
 from tests.line_jobs import checkpoint_steps
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 # Those who train wait after some steps until they are let go on; the evaluator, where it is said, does so once.
 PROGRAM = """
@@ -72,7 +72,7 @@ def test_training_reaches_its_end_while_the_evaluator_is_stopped_amid_an_evaluat
 ) -> None:
     evaluator = train_beside_a_stopped_evaluator(Cluster(PROGRAM, workers, servers), tmp_path, "amid an evaluation")
 
-    first, last = [point.step for point in read_scalars(tmp_path / "eval")["loss"]]
+    first, last = read_scalars(tmp_path / "eval")["loss"].steps.tolist()
     assert last == 65
     # What it was evaluating was kept for it.
     assert checkpoint_steps(tmp_path) == [first, 60, 65]
@@ -84,7 +84,7 @@ def test_an_evaluator_takes_the_newest_checkpoint_where_the_one_it_chose_was_rem
 ) -> None:
     evaluator = train_beside_a_stopped_evaluator(Cluster(PROGRAM, workers=0), tmp_path, "before an evaluation")
 
-    assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [65]
+    assert read_scalars(tmp_path / "eval")["loss"].steps.tolist() == [65]
     assert checkpoint_steps(tmp_path) == [60, 65]
     gone = (
         rf"^Checkpoint {tmp_path}/model\.ckpt-\d+ was removed before it was evaluated .*; going on with the newest\.$"

@@ -31,7 +31,7 @@ from torch_estimator.errors import CheckpointError
 from torch_estimator.executors.evaluation_watch import EvaluationWatch, watch_with
 from torch_estimator.feature_column.raw_feature import RawFeature
 from torch_estimator.runs.training_status import read_status
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 
 class Asked(te.Estimator):
@@ -356,8 +356,9 @@ def test_several_specs_are_evaluated_on_the_same_checkpoints(tmp_path: Path) -> 
     assert metrics["held_out"]["global_step"] == metrics["train"]["global_step"] == 4
     assert exports == [f"{tmp_path}/export/{name}/4" for name in "abc"]
     for name in ("held_out", "train"):
-        (point,) = [p for p in read_scalars(estimator.eval_dir(name))["loss"] if p.step == 4]
-        assert point.value == pytest.approx(metrics[name]["loss"])
+        loss = read_scalars(estimator.eval_dir(name))["loss"]
+        assert loss.steps.tolist().count(4) == 1
+        assert loss.by_step()[4] == pytest.approx(metrics[name]["loss"])
 
 
 def test_each_of_several_specs_has_its_own_throttle_and_all_see_the_last_checkpoint(tmp_path: Path) -> None:
@@ -444,7 +445,7 @@ def test_an_evaluation_of_nothing_is_not_the_best(tmp_path: Path, caplog: pytest
     assert "best: nothing was exported, because the evaluation input was empty." in caplog.messages
     kept = json.loads((tmp_path / "export" / "best" / "best_eval_result.json").read_text())
     assert (kept["global_step"], kept["loss"] > 0) == (3, True)
-    assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [3]
+    assert read_scalars(tmp_path / "eval")["loss"].steps.tolist() == [3]
 
 
 def test_a_job_killed_before_its_last_evaluation_evaluates_and_exports_on_restart(tmp_path: Path) -> None:
@@ -532,7 +533,7 @@ def test_a_job_killed_at_any_write_of_its_status_ends_as_if_it_had_not_been(is_w
         except Killed:
             run(line(model_dir, save_checkpoints_steps=3), max_steps=8, exporters=exporter)
             assert files.listdir(f"{model_dir}/export/writing") == ["8"]
-            assert [point.step for point in read_scalars(f"{model_dir}/eval")["loss"]][-1] == 8
+            assert read_scalars(f"{model_dir}/eval")["loss"].steps.tolist()[-1] == 8
             assert run(line(model_dir), max_steps=8) == (None, None)
         finally:
             files.remove_tree(model_dir)
@@ -549,8 +550,8 @@ def test_the_whole_job_runs_in_memory() -> None:
         assert (metrics["global_step"], exports) == (8, [f"{model_dir}/export/writing/8"])
         assert checkpoint_steps(model_dir) == [6, 8]
         assert estimator.latest_checkpoint() == f"{model_dir}/model.ckpt-8"
-        assert [point.step for point in read_scalars(f"{model_dir}/eval_mem")["loss"]] == [3, 6, 8]
-        assert [point.step for point in read_scalars(model_dir)["loss"]] == [1]
+        assert read_scalars(f"{model_dir}/eval_mem")["loss"].steps.tolist() == [3, 6, 8]
+        assert read_scalars(model_dir)["loss"].steps.tolist() == [1]
 
         resumed = line(model_dir, save_checkpoints_steps=3)
         metrics, _ = run(resumed, max_steps=10, exporters=WritingExporter())

@@ -11,7 +11,7 @@ import pytest
 import torch_estimator as te
 from tests.line_jobs import assert_same_variables, checkpoint_steps, line, points
 from tests.summary.test_summary import summarized
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 held_out = partial(points, rows=40)
 
@@ -21,7 +21,7 @@ def test_it_evaluates_before_periodically_and_at_the_end(tmp_path: Path, steps: 
     estimator = line(tmp_path)
     hook = te.InMemoryEvaluatorHook(estimator, held_out, name="live", every_n_iter=3)
     estimator.train(points, steps=steps, hooks=[hook])
-    assert [point.step for point in read_scalars(estimator.eval_dir("live"))["loss"]] == evaluated
+    assert read_scalars(estimator.eval_dir("live"))["loss"].steps.tolist() == evaluated
     assert checkpoint_steps(tmp_path) == [0, steps]
 
 
@@ -29,7 +29,7 @@ def test_its_results_are_those_of_evaluating_checkpoints(tmp_path: Path) -> None
     estimator = summarized(tmp_path, save_checkpoints_steps=3)
     hook = te.InMemoryEvaluatorHook(estimator, held_out, every_n_iter=3)
     estimator.train(points, steps=7, hooks=[hook])
-    live = [point.value for point in read_scalars(estimator.eval_dir())["loss"]]
+    live = read_scalars(estimator.eval_dir())["loss"].values.tolist()
     for step, loss in zip((0, 3, 6, 7), live, strict=True):
         saved = estimator.evaluate(held_out, checkpoint_path=f"{tmp_path}/model.ckpt-{step}", name="saved")
         assert loss == pytest.approx(saved["loss"], rel=1e-6)
@@ -87,7 +87,7 @@ def test_early_stopping_can_go_by_it(tmp_path: Path) -> None:
     live = te.InMemoryEvaluatorHook(estimator, held_out, name="live", every_n_iter=5)
     stop = te.stop_if_lower_hook(estimator, "loss", 0.5, eval_dir=estimator.eval_dir("live"), run_every_steps=5)
     estimator.train(lambda: points().repeat(), steps=200, hooks=[live, stop])
-    losses = {point.step: point.value for point in read_scalars(estimator.eval_dir("live"))["loss"]}
+    losses = read_scalars(estimator.eval_dir("live"))["loss"].by_step()
     first = min(step for step, loss in losses.items() if loss < 0.5)
     assert estimator.get_variable_value("global_step") == first < 200
 

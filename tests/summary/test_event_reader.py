@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from torch_estimator import files
-from torch_estimator.summary.event_reader import EvaluationReader, read_scalars
 from torch_estimator.summary.event_writer import EventWriter
+from torch_estimator.summary.scalar_reader import ScalarReader, read_scalars
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -26,7 +26,7 @@ def write(eval_dir: str, step: int, loss: float) -> None:
 
 
 def test_new_files_and_those_that_have_grown_are_read(eval_dir: str) -> None:
-    reader = EvaluationReader(eval_dir)
+    reader = ScalarReader(eval_dir)
     assert reader.results() == {}
     write(eval_dir, 2, 0.5)
     assert reader.results() == {2: {"loss": 0.5}}
@@ -42,12 +42,12 @@ def test_new_files_and_those_that_have_grown_are_read(eval_dir: str) -> None:
 
 def test_a_file_read_once_is_not_read_again(tmp_path: Path) -> None:
     write(str(tmp_path), 2, 0.5)
-    reader = EvaluationReader(tmp_path)
+    reader = ScalarReader(tmp_path)
     expected = reader.results()
     (path,) = tmp_path.iterdir()
     path.write_bytes(b"\0" * path.stat().st_size)
     assert reader.results() == expected
-    assert EvaluationReader(tmp_path).results() == {}
+    assert ScalarReader(tmp_path).results() == {}
 
 
 def test_events_of_a_killed_run_after_its_checkpoint_are_left_out(eval_dir: str) -> None:
@@ -56,7 +56,7 @@ def test_events_of_a_killed_run_after_its_checkpoint_are_left_out(eval_dir: str)
     with EventWriter(eval_dir) as events:
         events.session_start(4)
         events.scalar("loss", 0.75, 8)
-    assert EvaluationReader(eval_dir).results() == {2: {"loss": 0.5}, 8: {"loss": 0.75}}
+    assert ScalarReader(eval_dir).results() == {2: {"loss": 0.5}, 8: {"loss": 0.75}}
 
 
 def test_other_files_and_texts_do_not_count(eval_dir: str) -> None:
@@ -64,7 +64,7 @@ def test_other_files_and_texts_do_not_count(eval_dir: str) -> None:
     files.write_file(files.join(eval_dir, "notes.txt"), [b"x"])
     with EventWriter(eval_dir) as events:
         events.text("checkpoint_path", "model.ckpt-3", 3)
-    assert EvaluationReader(eval_dir).results() == {}
+    assert ScalarReader(eval_dir).results() == {}
 
 
 def test_scalars_that_tensorflow_2_wrote_as_tensors_are_read(eval_dir: str) -> None:
@@ -76,5 +76,5 @@ def test_scalars_that_tensorflow_2_wrote_as_tensors_are_read(eval_dir: str) -> N
             events._write(step, {"value": [{"tag": "epoch_auc", "tensor": tensor, "metadata": metadata}]})
         events.text("note", "no number", 2)
     curves = read_scalars(eval_dir)
-    assert [(point.step, point.value) for point in curves.pop("epoch_auc")] == [(1, 0.5), (2, 0.25)]
+    assert curves.pop("epoch_auc").by_step() == {1: 0.5, 2: 0.25}
     assert curves == {}

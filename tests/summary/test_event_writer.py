@@ -21,8 +21,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_estimator import files
 from torch_estimator.errors import UserError
-from torch_estimator.summary.event_reader import read_events, read_scalars
+from torch_estimator.summary.event_reader import read_events
 from torch_estimator.summary.event_writer import EventWriter, RemoteSink
+from torch_estimator.summary.scalar_reader import read_scalars
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -35,7 +36,8 @@ def logdir(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[s
 
 
 def _curve(logdir: str, tag: str) -> list[tuple[int, float]]:
-    return [(point.step, point.value) for point in read_scalars(logdir).get(tag, [])]
+    curves = read_scalars(logdir)
+    return list(zip(*(part.tolist() for part in curves[tag][:2]), strict=True)) if tag in curves else []
 
 
 def test_tensorboard_reads_everything(tmp_path: pathlib.Path) -> None:

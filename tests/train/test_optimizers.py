@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler
 
 import torch_estimator as te
 from tests.line_jobs import Line, assert_same_variables, points, squared_error
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 from torch_estimator.train.optimizers import optimizers_and_schedules
 from torch_estimator.train.step import TrainStep
 
@@ -195,7 +195,7 @@ def test_a_scheduled_learning_rate_is_a_summary_and_hooks_can_read_it(tmp_path: 
     job(tmp_path / "one", factory, save_summary_steps=2).train(points, hooks=[Rates()], steps=5)
     assert seen == {step: 0.5 / (1 + step) for step in range(1, 6)}
     rates = read_scalars(tmp_path / "one")["learning_rate"]
-    assert {point.step: point.value for point in rates} == pytest.approx({step: seen[step] for step in (1, 3, 5)})
+    assert rates.by_step() == pytest.approx({step: seen[step] for step in (1, 3, 5)})
 
     def two(named: Any) -> Any:
         return [factory([one]) for one in named]

@@ -28,7 +28,7 @@ from tests.line_jobs import (
 )
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 CITIES = ["Oslo", "Rome", "Lima", "", "Łódź"]
 
@@ -305,7 +305,7 @@ def test_by_default_log_lines_come_at_most_once_a_second_and_events_every_100_st
     assert ", step = 1000 (" in losses[-1]
     assert len(losses) <= secs + 2
     assert len([text for text in caplog.messages if text.startswith("global_step/sec")]) <= secs + 1
-    assert [point.step for point in read_scalars(str(tmp_path))["global_step/sec"]] == list(range(101, 1002, 100))
+    assert read_scalars(str(tmp_path))["global_step/sec"].steps.tolist() == list(range(101, 1002, 100))
 
 
 def test_log_steps_that_are_given_are_all_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -330,7 +330,7 @@ def test_an_input_without_rows_is_warned_about(tmp_path: Path, caplog: pytest.Lo
 
 
 def curve(model_dir: Path, tag: str) -> list[int]:
-    return [point.step for point in read_scalars(model_dir)[tag]]
+    return read_scalars(model_dir)[tag].steps.tolist()
 
 
 def test_summaries_hold_loss_and_speed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext, check_estimator
 from torch_estimator.hooks.schedule import check_number
-from torch_estimator.summary.event_reader import EvaluationReader, Results
+from torch_estimator.summary.scalar_reader import Results, ScalarReader
 
 logger = logging.getLogger("torch_estimator")
 
@@ -238,7 +238,7 @@ def read_eval_metrics(eval_dir: str) -> Results:
     >>> te.read_eval_metrics(estimator.eval_dir())[3]["label/mean"]
     2.0
     """
-    return EvaluationReader(eval_dir).results()
+    return ScalarReader(eval_dir).results()
 
 
 class _EarlyStoppingHook(Hook):
@@ -384,12 +384,12 @@ class _RuleCheck:
 
     def __init__(self, rule: Threshold | NoImprovement, eval_dir: str) -> None:
         self._rule = rule
-        self._evaluations = EvaluationReader(eval_dir)
+        self._evaluations = ScalarReader(eval_dir)
         self._has_results = False
 
     def warn_if_no_results(self) -> None:
         """Log a warning if the directory has no evaluations, but another directory ``eval_<name>`` has some."""
-        eval_dir = self._evaluations.eval_dir
+        eval_dir = self._evaluations.logdir
         if not self._has_results and not files.exists(eval_dir):
             others = [name for name in files.listdir(files.parent(eval_dir)) if name.startswith("eval_")]
             if others:
@@ -403,7 +403,7 @@ class _RuleCheck:
     def __call__(self) -> bool:
         results = self._evaluations.results()
         self._has_results = self._has_results or bool(results)
-        reason = self._rule.reason_to_stop(results, self._evaluations.eval_dir)
+        reason = self._rule.reason_to_stop(results, self._evaluations.logdir)
         if reason is not None:
             logger.info("Requesting early stopping: %s.", reason)
         return reason is not None

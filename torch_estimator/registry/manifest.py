@@ -13,6 +13,7 @@ from torch_estimator.checkpoint.index import INDEX_NAME
 from torch_estimator.errors import ExportError
 from torch_estimator.export.exported_model import read_manifest
 from torch_estimator.registry.changes import FORMAT_VERSION, MANIFEST_FILE, known_format, now, state_file, user
+from torch_estimator.summary.scalar_reader import ScalarReader
 
 # An exporter writes into <run>/export/<exporter>/<number>.
 _PARENTS_OF_EXPORT = 3
@@ -190,13 +191,10 @@ def _metrics_of(run: str | None, step: int | None) -> dict[str, dict[str, float]
     """Return the metrics of the evaluations at a step, by the evaluation's name."""
     if run is None or step is None:
         return {}
-    # Import the reader only here, since it imports torch and tensorboard's protocol buffers.
-    from torch_estimator.summary.event_reader import EvaluationReader
-
     found = {}
     for name in files.listdir(run):
         if name.startswith(_EVALUATIONS) and files.is_dir(files.join(run, name)):
-            metrics = EvaluationReader(files.join(run, name)).results().get(step, {})
+            metrics = ScalarReader(files.join(run, name)).results().get(step, {})
             # JSON has no numbers that are not finite.
             found[name] = {key: float(f"{value:.8g}") for key, value in metrics.items() if math.isfinite(value)}
     return {name: metrics for name, metrics in found.items() if metrics}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.summary.recorder import RECORDER, Summary, record
@@ -103,6 +102,9 @@ def image(name: str, tensor: Any, max_outputs: int = 3, data_format: str = "NCHW
 def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"The name of a summary must be a string, but got {name!r}.")
+    # Only here, so that readers of event files need no PyTorch.
+    import torch
+
     if isinstance(value, torch.Tensor):
         # Copy the tensor, because later operations of the step may change it in place.
         value = value.detach().to("cpu", torch.float32 if value.dtype == torch.bfloat16 else value.dtype, copy=True)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 _EVAL = "eval"
 
@@ -55,7 +55,6 @@ def read_history(model_dir: str) -> History:
     for folder, prefix in [(model_dir, ""), *((files.join(model_dir, name), f"{name}/") for name in names)]:
         if not files.is_dir(folder):
             continue
-        for tag, points in sorted(read_scalars(folder).items()):
-            steps = np.array([point.step for point in points], np.int64)
-            history[prefix + tag] = Curve(steps, np.array([point.value for point in points], np.float64))
+        for tag, points in read_scalars(folder).items():
+            history[prefix + tag] = Curve(points.steps, points.values)
     return history

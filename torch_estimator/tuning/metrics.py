@@ -16,6 +16,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.executors import evaluation_record
 from torch_estimator.json_text import shortened
 from torch_estimator.runs.state_file import StateFile
+from torch_estimator.summary.scalar_reader import read_scalars
 from torch_estimator.tuning.study import DEFAULT_METRIC
 
 _EVAL = "eval"
@@ -134,11 +135,8 @@ def _place(folder: str) -> tuple[int, str, str]:
 
 
 def _scalars(folder: str) -> Iterator[tuple[str, dict[int, float]]]:
-    # Only here, as it imports PyTorch.
-    from torch_estimator.summary.event_reader import read_scalars
-
     for tag, points in read_scalars(folder).items():
-        yield tag, {point.step: point.value for point in points}
+        yield tag, points.by_step()
 
 
 def _texts(folder: str) -> Iterator[tuple[str, dict[int, str]]]:
