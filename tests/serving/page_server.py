@@ -22,7 +22,7 @@ from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.catalog import RegistrySource
 from torch_estimator.serving.options import ServingOptions, VersionPolicy
 from torch_estimator.serving.service import PredictionService
-from torch_estimator.serving.worker import listen
+from torch_estimator.web.connection import listen
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def serving(
         registry = Registry(options.registry)
         for model in registry.models():
             service.catalog.add(model, RegistrySource(registry, model), policy or VersionPolicy())
-    listener = listen(options)
+    listener = listen(options.host, options.port)
     app: Any = ServingApp(service)
     if mounted_at:
         app = Starlette(routes=[Mount(mounted_at, app)])

@@ -26,7 +26,7 @@ from torch_estimator.registry import Registry
 from torch_estimator.serving.config import read_config
 from torch_estimator.serving.grpc_server import reserve_port
 from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
-from torch_estimator.serving.worker import listen
+from torch_estimator.web.connection import listen
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -150,13 +150,14 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_status_2(
 @pytest.mark.parametrize("host", ["192.0.2.1", "::no address"])
 def test_an_address_that_cannot_be_used_asks_for_another_host_and_a_port_in_use_for_another_port(host: str) -> None:
     models = (ServedModel(name="small", path="."),)
-    for start in (listen, reserve_port):
-        with pytest.raises(InvalidValueError, match=r"; choose another --host\.$"):
-            start(ServingOptions(models=models, host=host, grpc_port=0))
+    with pytest.raises(InvalidValueError, match=r"; choose another --host\.$"):
+        reserve_port(ServingOptions(models=models, host=host, grpc_port=0))
+    with pytest.raises(InvalidValueError, match=r"; choose another --host\.$"):
+        listen(host, 0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(InvalidValueError, match=rf"port {port}: .*; choose another --port\.$"):
-            listen(ServingOptions(models=models, port=port))
+            listen("127.0.0.1", port)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

@@ -12,7 +12,7 @@ from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 # One module per command. To add a command, write a module with `add_to` and list the module here.
 _COMMANDS = {
-    "Training": ("local", "jobs", "status", "make_key"),
+    "Training": ("local", "jobs", "status", "console", "make_key"),
     "Exports": ("show", "predict", "predict_batch", "check", "serve", "manifest"),
     "Versions of models": ("models", "versions"),
     "From TensorFlow": ("port", "import_checkpoint"),

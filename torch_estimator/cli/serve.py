@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InvalidValueError("serving needs more packages: pip install 'torch-estimator[serve]'.") from error
-    from torch_estimator.serving.worker import listen, serve
+    from torch_estimator.serving.worker import serve
+    from torch_estimator.web.connection import listen
 
     settings = _settings(options)
     # uvicorn raises SIGTERM once more when it has answered everything, which would be reported as a failure.
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
         from torch_estimator.serving.grpc_server import reserve_port
 
         settings, reserved = reserve_port(settings)
-    listener = listen(settings)
+    listener = listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = "https" if settings.tls_certificate else "http"

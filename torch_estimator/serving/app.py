@@ -7,13 +7,11 @@ is not about models (`/metrics`, the page, the description of the interface) goe
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
 import re
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,13 +23,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from torch_estimator.errors import InvalidValueError
 from torch_estimator.serving import page, tensorflow_rest
 from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.metrics import CONTENT_TYPE
 from torch_estimator.serving.open_inference import OpenInferenceRest
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.tracing import Trace, find_tracer
+from torch_estimator.web.access import Tokens
 from torch_estimator.web.errors import RequestError
 from torch_estimator.web.http import (
     ClientGone,
@@ -85,7 +83,7 @@ class ServingApp:
 
     def __init__(self, service: PredictionService) -> None:
         self.service = service
-        self._tokens = _read_tokens(service.options.token_file)
+        self.tokens = Tokens(service.options.token_file)
         self._access_log = AccessLog(service.options.access_log)
         self._tracer = find_tracer()
         self._most_bytes = int(service.options.max_body_mb * 2**20)
@@ -97,7 +95,7 @@ class ServingApp:
                 Route("/metrics", self._metrics),
                 Route("/monitoring/prometheus/metrics", self._metrics),
                 Route("/openapi.json", self._openapi),
-                *page.routes(service, self.check_authorization),
+                *page.routes(service, self.tokens.check),
             ],
             exception_handlers={HTTPException: _as_json},
         )
@@ -225,22 +223,13 @@ class ServingApp:
 
     def _check_token(self, scope: Scope) -> None:
         """Raise a RequestError if the server wants a token and the request has none of them."""
-        if not self._tokens:
+        if not self.tokens:
             return
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
         # The page asks people for a token itself, because browsers send none in this header.
         is_page = path == "/" or path.startswith(PREFIX)
         if not is_page and path not in ("/v2/health/live", "/v2/health/ready"):
-            self.check_authorization(header(scope, b"authorization") or b"")
-
-    def check_authorization(self, value: bytes) -> None:
-        """Raise a RequestError if the server wants a token and this value of ``Authorization`` holds none of them."""
-        if not self._tokens:
-            return
-        scheme, _, given = value.partition(b" ")
-        # Compare with every token in constant time, so that the time tells nothing about them.
-        if sum(hmac.compare_digest(given.strip(), token) for token in self._tokens) == 0 or scheme.lower() != b"bearer":
-            raise RequestError(401, "The request needs an 'Authorization: Bearer' header with a token of this server.")
+            self.tokens.check(header(scope, b"authorization") or b"")
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
@@ -278,16 +267,3 @@ def _parse_target(verb: str, path: str) -> _Target:
         label=None if label is None else unquote(label),
         method={"": "status", "/metadata": "metadata"}.get(rest, rest[1:]),
     )
-
-
-def _read_tokens(path: str | None) -> list[bytes]:
-    """Return the tokens in a file, one a line; raise if it is unreadable or empty."""
-    if path is None:
-        return []
-    try:
-        tokens = [line.strip() for line in Path(path).read_bytes().splitlines() if line.strip()]
-    except OSError as error:
-        raise InvalidValueError(f"the token file {path} cannot be read: {error.strerror}.") from error
-    if not tokens:
-        raise InvalidValueError(f"the token file {path} has no token; write one a line.")
-    return tokens

@@ -175,7 +175,7 @@ class GrpcServer:
             with self._counted(name, context, answered):
                 try:
                     if needs_token:
-                        self._app.check_authorization(_metadata(context, "authorization"))
+                        self._app.tokens.check(_metadata(context, "authorization"))
                     answer = await method(read(request), answered)
                     return bytes(answer.SerializeToString())
                 except RequestError as error:

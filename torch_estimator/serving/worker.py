@@ -18,37 +18,16 @@ from prometheus_client import values
 
 from torch_estimator.errors import INTERRUPTED, InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
-from torch_estimator.serving.connection import Connection
 from torch_estimator.serving.http_server import HttpServer, Place
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 from torch_estimator.serving.service import PredictionService
-from torch_estimator.web.errors import option_to_change
+from torch_estimator.web.connection import BACKLOG, Connection
 
 logger = logging.getLogger("torch_estimator")
 
-BACKLOG = 4096
-"""Most connections that wait to be accepted."""
-
 _ALLOCATIONS_PER_COLLECTION = 50_000
 """Objects that are made before Python's garbage collector runs; by default 700, or 2,000 from Python 3.13 on."""
-
-
-def listen(options: ServingOptions) -> socket.socket:
-    """Return a socket that listens on the address of the settings."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((options.host, options.port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise InvalidValueError(
-            f"the server cannot listen on {options.host}, port {options.port}: {error}; choose another "
-            f"{option_to_change(error, '--port')}."
-        ) from error
-    listener.listen(BACKLOG)
-    return listener
 
 
 def serve(

@@ -37,7 +37,7 @@ _MOST_LOOKS_BACK = 3
 _MOST_CHECKSUMS = 500
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FLOATS = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
+_FLOATS: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 
 
 class Points(NamedTuple):
@@ -366,7 +366,8 @@ class _Layout:
         return cls(content, same, time_at, step_at, tags, places, is_start, repeats and bool(tags))
 
     def fits(self, rows: _Numbers) -> _Numbers:
-        return ~((rows ^ self.event) & self.same).any(axis=1)
+        same: _Numbers = (((rows ^ self.event) & self.same) == 0).all(axis=1)
+        return same
 
     def steps(self, rows: _Numbers) -> _Numbers:
         start, end = self.step_at
@@ -384,7 +385,8 @@ class _Layout:
 
 
 def _numbers(rows: _Numbers, at: int, kind: Any) -> _Numbers:
-    return np.ascontiguousarray(rows[:, at : at + kind.itemsize]).view(kind)[:, 0]
+    numbers: _Numbers = np.ascontiguousarray(rows[:, at : at + kind.itemsize]).view(kind)[:, 0]
+    return numbers
 
 
 def _fields(data: bytes, at: int, to: int) -> Iterator[tuple[int, int, int, int]]:

@@ -16,11 +16,13 @@ import hmac
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.web.errors import RequestError
 from torch_estimator.web.http import read_body
 
@@ -33,6 +35,33 @@ _MOST_FIELDS = 10_000
 
 CheckAuthorization = Callable[[bytes], None]
 """Function that raises a `RequestError` if a value of the header ``Authorization`` does not let a client in."""
+
+
+class Tokens:
+    """The tokens in a file, one a line; without a file there are none, and everybody is let in."""
+
+    def __init__(self, path: str | None) -> None:
+        self._tokens: list[bytes] = []
+        if path is None:
+            return
+        try:
+            self._tokens = [line.strip() for line in Path(path).read_bytes().splitlines() if line.strip()]
+        except OSError as error:
+            raise InvalidValueError(f"the token file {path} cannot be read: {error.strerror}.") from error
+        if not self._tokens:
+            raise InvalidValueError(f"the token file {path} has no token; write one a line.")
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def check(self, value: bytes) -> None:
+        """Raise a RequestError if there are tokens and this value of ``Authorization`` holds none of them."""
+        if not self._tokens:
+            return
+        scheme, _, given = value.partition(b" ")
+        # Compare with every token in constant time, so that the time tells nothing about them.
+        if sum(hmac.compare_digest(given.strip(), token) for token in self._tokens) == 0 or scheme.lower() != b"bearer":
+            raise RequestError(401, "The request needs an 'Authorization: Bearer' header with a token of this server.")
 
 
 @dataclass(frozen=True, slots=True)

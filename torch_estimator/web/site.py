@@ -44,11 +44,13 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 class Site:
     """The shared part of a site, whose own ``templates`` and ``static`` files are in `folder`.
 
-    `home` says in words what the address ``/`` shows, such as ``"the models"``.
+    `home` says in words what the address ``/`` shows, such as ``"the models"``. `views` has the titles of the pages to
+    which the top of each page links, by their names.
     """
 
     def __init__(self, rules: AccessRules, folder: Path, *, home: str) -> None:
         self.rules = rules
+        self.views: dict[str, str] = {}
         self._folder = folder
         self._home = home
 
@@ -106,6 +108,8 @@ class Site:
                 link=functools.partial(link, request),
                 static=functools.partial(self._static_address, request),
                 prefix=f"{mounted_at(request)}{PREFIX}",
+                views=self.views,
+                path=request.url.path,
                 **values,
             )
         )
@@ -155,13 +159,14 @@ def mounted_at(request: Request) -> str:
     return quote(root.rstrip("/"))
 
 
-def link(request: Request, **values: Any) -> str:
+def link(request: Request, page: str = "", **values: Any) -> str:
     """Return the address of the page that shows what the arguments choose, such as ``model="census"``.
 
-    Unset values are left out.
+    Unset values are left out. `page` is the name of a further page of the site.
     """
-    query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)})
-    return f"{mounted_at(request)}/?{query}" if query else f"{mounted_at(request)}/"
+    query = urlencode({key: value for key, value in values.items() if value not in (None, "", False)}, doseq=True)
+    path = f"{mounted_at(request)}{PREFIX if page else '/'}{page}"
+    return f"{path}?{query}" if query else path
 
 
 @functools.cache

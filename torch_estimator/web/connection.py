@@ -13,15 +13,37 @@ out from uvicorn's own state whether it has come any further since the last look
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.web.errors import option_to_change
 from torch_estimator.web.http import TOO_SLOW, Scope
+
+BACKLOG = 4096
+"""Most connections that wait to be accepted."""
 
 _MOST_HEADER_BYTES = 2**16
 _TOO_LARGE = (431, "Request Header Fields Too Large", "The headers are larger than 64 KiB.")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InvalidValueError(
+            f"the server cannot listen on {host}, port {port}: {error}; choose another "
+            f"{option_to_change(error, '--port')}."
+        ) from error
+    listener.listen(BACKLOG)
+    return listener
 
 
 class Connection(HttpToolsProtocol):

@@ -1,0 +1,116 @@
+"""The console as a web application, and the server that runs it.
+
+A view is a module with ``routes(context)``. To add one, write it with its templates, and list it in `VIEWS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from torch_estimator.console import compare_view, job_view, jobs_view
+from torch_estimator.console.curves import Curves
+from torch_estimator.console.index import Index
+from torch_estimator.console.sources import Sources
+from torch_estimator.web.access import Access, AccessRules, Tokens
+from torch_estimator.web.connection import BACKLOG, Connection
+from torch_estimator.web.errors import RequestError
+from torch_estimator.web.site import Site
+
+_STALLED_SECS = 30.0
+_DRAIN_SECS = 3
+
+
+class View(Protocol):
+    """A part of the console: a module."""
+
+    def routes(self, context: Context) -> list[Route]:
+        """Return the routes of the view."""
+
+
+VIEWS: tuple[Any, ...] = (jobs_view, job_view, compare_view)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What views share: the site, and what was read of the directories."""
+
+    site: Site
+    sources: Sources
+    index: Index
+    curves: Curves
+
+    def showing(self, show: Callable[[Request, Access], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page that only shows. `show` reads files, so it is called in a thread."""
+
+        async def answer(request: Request) -> Response:
+            access = self.site.rules.access(request)
+            if not access.may_see:
+                return self.site.ask_for_token(request)
+            return await run_in_threadpool(show, request, access)
+
+        return self.site.answering(answer)
+
+    def answering(self, data: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of data that a script of a page asks for; without access, its status is 401."""
+
+        async def answer(request: Request) -> Response:
+            if not self.site.rules.access(request).may_see:
+                raise RequestError(401, "Sign in first.")
+            return await run_in_threadpool(data, request)
+
+        return self.site.answering(answer)
+
+
+def make_app(sources: Sources, *, host: str, token_file: str | None = None) -> Starlette:
+    """Return the application."""
+    tokens = Tokens(token_file)
+    rules = AccessRules(has_tokens=bool(tokens), check_authorization=tokens.check, host=host)
+    site = Site(rules, Path(__file__).parent, home="the jobs")
+    context = Context(site, sources, Index(sources), Curves())
+    site.views |= {"": "Jobs", "compare": "Compare"}
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        context.index.start()
+        yield
+        await run_in_threadpool(context.index.close)
+
+    routes = [route for view in VIEWS for route in view.routes(context)]
+    app = Starlette(routes=[*routes, *site.routes()], lifespan=lifespan)
+    # A redirect would lead to the host that the client names.
+    app.router.redirect_slashes = False
+    return app
+
+
+def serve(app: Starlette, listener: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    config = uvicorn.Config(
+        app,
+        http=Connection.with_limit(_STALLED_SECS),
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="error",
+        backlog=BACKLOG,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=_DRAIN_SECS,
+    )
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(uvicorn.Server(config).serve(sockets=[listener]))

@@ -1,0 +1,130 @@
+"""Curves of the runs that somebody looks at, kept in memory within a bound, and reduced to what a screen can show."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_estimator import files
+from torch_estimator.console.sources import folders_with_events
+from torch_estimator.summary.scalar_reader import Points, ScalarReader
+
+_MOST_BYTES = 48 * 2**20
+_READ_SECS = 0.5
+_LOOK_SECS = 5.0
+
+_Numbers = npt.NDArray[Any]
+
+
+@dataclass
+class _Run:
+    """The readers of one folder and those below it, by their paths in it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    readers: dict[str, ScalarReader] = field(default_factory=dict)
+    looked_at: float = -_LOOK_SECS
+    read_at: float = -_READ_SECS
+    version: int = 0
+    curves: dict[str, Points] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        # The curves are arrays of their own.
+        curves = sum(part.nbytes for points in self.curves.values() for part in points)
+        return curves + sum(reader.nbytes for reader in self.readers.values())
+
+
+class Curves:
+    """What was read of event files, of the runs that were asked for last."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, folder: str) -> tuple[int, dict[str, Points]]:
+        """Return the curves below a folder by tag, such as ``eval/loss``, and a number that grows when they change."""
+        with self._lock:
+            run = self._runs.setdefault(folder, _Run())
+            self._runs.move_to_end(folder)
+        with run.lock:
+            self._read(folder, run)
+            found = run.version, run.curves
+        with self._lock:
+            while len(self._runs) > 1 and self.nbytes > self._most_bytes:
+                self._runs.popitem(last=False)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that all curves take."""
+        return sum(run.nbytes for run in self._runs.values())
+
+    def _read(self, folder: str, run: _Run) -> None:
+        now = time.monotonic()
+        if now - run.read_at < _READ_SECS:
+            return
+        has_changed = False
+        if now - run.looked_at > _LOOK_SECS:
+            there = []
+            with contextlib.suppress(OSError):
+                there = folders_with_events(folder)
+            has_changed = any(place not in there for place in run.readers)
+            run.readers = {
+                place: run.readers.get(place) or ScalarReader(files.join(folder, place) if place else folder)
+                for place in there
+            }
+            run.looked_at = now
+        for reader in run.readers.values():
+            # A directory may be removed at any moment.
+            with contextlib.suppress(OSError):
+                has_changed = reader.read() or has_changed
+        if has_changed:
+            run.curves = {
+                f"{place}/{tag}" if place else tag: points
+                for place, reader in sorted(run.readers.items())
+                for tag, points in reader.curves().items()
+            }
+            run.version += 1
+        run.read_at = time.monotonic()
+
+
+def reduced(x: _Numbers, y: _Numbers, buckets: int) -> tuple[_Numbers, _Numbers]:
+    """Return at most two points of each bucket of `x`, its least and its greatest `y`, and the first and last point.
+
+    `x` is ascending. What was one peak among a million points stays one. NaN is kept only in buckets of nothing else.
+    """
+    if len(x) <= 2 * buckets:
+        return x, y
+    low, high = x[0], x[-1]
+    parts = np.zeros(len(x)) if high <= low else (x - low) / (high - low)
+    places = (parts * (buckets - 1e-9)).astype(np.int64)
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    kept = [np.array([0, len(x) - 1])]
+    for worst, pick in ((np.inf, np.minimum), (-np.inf, np.maximum)):
+        filled = np.where(np.isnan(y), worst, y)
+        extremes = pick.reduceat(filled, starts)
+        # The first point of each bucket that has its extreme.
+        hits = np.flatnonzero(filled == np.repeat(extremes, np.diff(np.append(starts, len(x)))))
+        kept.append(hits[np.unique(places[hits], return_index=True)[1]])
+    chosen = np.unique(np.concatenate(kept))
+    return x[chosen], y[chosen]
+
+
+def between(points: Points, by: str, low: float | None, high: float | None) -> tuple[_Numbers, _Numbers]:
+    """Return `x`, ascending, and `y` of a curve by ``step`` or ``time`` within bounds, and one point on either side."""
+    x = points.steps.astype(np.float64) if by == "step" else points.times
+    y = points.values
+    if len(x) > 1 and (np.diff(x) < 0).any():
+        order = np.argsort(x, kind="stable")
+        x, y = x[order], y[order]
+    first = 0 if low is None else max(0, int(np.searchsorted(x, low, "left")) - 1)
+    last = len(x) if high is None else int(np.searchsorted(x, high, "right")) + 1
+    return x[first:last], y[first:last]

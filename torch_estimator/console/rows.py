@@ -1,0 +1,235 @@
+"""A row of the list of jobs: what small files and the ends of files say about a job or a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from torch_estimator import files
+from torch_estimator.console.sources import Found, is_evaluation
+from torch_estimator.console.texts import arguments_of, clean, is_secret
+from torch_estimator.errors import UserError
+from torch_estimator.jobs.directory import FINAL, JobEvent
+from torch_estimator.runs.state_file import StateFile
+from torch_estimator.runs.training_status import TrainingStatus, status_path
+from torch_estimator.summary.scalar_reader import Points, ScalarReader
+from torch_estimator.tuning.directory import StudyDirectory, best_trial
+
+Ended = Callable[[JobEvent], str | None]
+
+_END_BYTES = 2**14
+# A run without a job runs if something was written to it so recently.
+_RECENT_SECS = 120.0
+
+# The metric that a list shows is the first of these that there is.
+_HIGHER_IS_BETTER = ("auc", "accuracy", "f1", "precision", "recall")
+_LOWER_IS_BETTER = ("rmse", "mae", "average_loss", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the list shows of a job or a run. Unknown numbers are None; times are in seconds since 1970.
+
+    `kind` is ``job``, ``study`` or ``run``. `secs_left` is by the speed of the last steps. `searched` has everything
+    that a search looks at, in lower case.
+    """
+
+    id: str
+    name: str
+    kind: str
+    state: str = ""
+    shown_state: str = ""
+    reason: str = ""
+    created: float | None = None
+    since: float | None = None
+    place: str = ""
+    step: int | None = None
+    max_steps: int | None = None
+    secs_left: float | None = None
+    metric: str = ""
+    value: float | None = None
+    trials: str = ""
+    waits_for: str = ""
+    problem: str = ""
+    searched: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is going to change, unless somebody resumes it."""
+        return self.state in FINAL
+
+    @property
+    def progress(self) -> float | None:
+        """The part of the steps that is done, from 0 to 1."""
+        return None if not self.max_steps or self.step is None else min(1.0, self.step / self.max_steps)
+
+
+def read_row(found: Found, ended: Ended) -> Row:
+    """Return the row of a job or a run."""
+    if found.job is None or found.spec is None:
+        return _row_of_run(found)
+    spec = found.spec
+    status = found.job.status(ended)
+    end = _End.of(found.folder) if found.folder else _End()
+    state = status.state
+    is_running = state == "RUNNING"
+    arguments = arguments_of(spec.arguments, spec.secret_arguments)
+    labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
+    metric, value, trials = end.metric, end.value, ""
+    if spec.study is not None:
+        metric, value, trials = _of_study(StudyDirectory(found.job))
+    words = [found.name, state, spec.target, spec.tier, spec.module_name, metric]
+    words += [f"{key}={value}" for key, value in {**arguments, **labels}.items()]
+    return Row(
+        id=found.id,
+        name=found.name,
+        kind="job" if spec.study is None else "study",
+        state=state,
+        shown_state=status.shown,
+        reason=clean(status.reason, 300),
+        created=spec.created,
+        since=status.since or None,
+        place=clean(spec.target if spec.study else f"{spec.target}, {spec.tier}", 100),
+        step=end.step,
+        max_steps=end.max_steps,
+        secs_left=end.secs_left if is_running else None,
+        metric=clean(metric, 60),
+        value=value,
+        trials=trials,
+        searched=clean(" ".join(words), 1000).lower(),
+    )
+
+
+def _row_of_run(found: Found) -> Row:
+    end = _End.of(found.folder)
+    is_running = end.time is not None and time.time() - end.time < _RECENT_SECS
+    state = "RUNNING" if is_running else ""
+    return Row(
+        id=found.id,
+        name=clean(found.name, 200),
+        kind="run",
+        state=state,
+        shown_state=state,
+        created=end.began,
+        since=end.time,
+        place="event files",
+        step=end.step,
+        max_steps=end.max_steps,
+        secs_left=end.secs_left if is_running else None,
+        metric=clean(end.metric, 60),
+        value=end.value,
+        searched=f"{found.name} run {end.metric}".lower(),
+    )
+
+
+def damaged(id: str, why: str) -> Row:
+    """Return the row of a job that cannot be read."""
+    name = id.partition(":")[2]
+    return Row(id=id, name=clean(name, 200), kind="job", problem=clean(why, 300), searched=f"{name} damaged".lower())
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What the small files and the ends of the event files of a model directory say."""
+
+    step: int | None = None
+    max_steps: int | None = None
+    secs_left: float | None = None
+    began: float | None = None
+    time: float | None = None
+    metric: str = ""
+    value: float | None = None
+
+    @classmethod
+    def of(cls, folder: str) -> _End:
+        status: TrainingStatus | None = None
+        with contextlib.suppress(UserError, OSError, ValueError):
+            status = StateFile(status_path(folder), TrainingStatus).read()
+        points = list(_last_points(folder).values())
+        last = max(points, key=lambda one: one.times[-1], default=None)
+        steps = _saved_step(folder), None if last is None else int(last.steps[-1])
+        step = max((one for one in steps if one is not None), default=None)
+        max_steps = None if status is None else status.max_steps
+        left = None
+        if last is not None and max_steps is not None and step is not None:
+            secs, done = last.times[-1] - last.times[0], last.steps[-1] - last.steps[0]
+            if secs > 0 and done > 0:
+                left = max(0.0, float((max_steps - step) * secs / done))
+        metric, value = _best(folder)
+        return cls(
+            step=step,
+            max_steps=max_steps,
+            secs_left=left,
+            began=_first_written(folder) if status is None else status.began or None,
+            time=None if last is None else float(last.times[-1]),
+            metric=metric,
+            value=value,
+        )
+
+
+def _last_points(folder: str) -> dict[str, Points]:
+    reader = ScalarReader(folder, most_bytes=_END_BYTES)
+    reader.read()
+    return reader.curves()
+
+
+def _saved_step(folder: str) -> int | None:
+    """Return the step of the newest checkpoint."""
+    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
+        name = json.loads(files.read_text(files.join(folder, "checkpoint")))["model_checkpoint_path"]
+        return int(files.basename(name).removeprefix("model.ckpt-").partition(".")[0])
+    return None
+
+
+def _first_written(folder: str) -> float | None:
+    """Return the time in the name of the first event file."""
+    names = [name.partition("tfevents.")[2].partition(".")[0] for name in files.listdir(folder) if "tfevents" in name]
+    return min((float(name) for name in names if name.isdecimal()), default=None)
+
+
+def _best(folder: str) -> tuple[str, float | None]:
+    """Return name and best value of the metric that says most, by the ends of the evaluations' event files."""
+    evaluations = [name for name in files.listdir(folder) if is_evaluation(name)]
+    for place in [*sorted(evaluations), ""]:
+        curves = _last_points(files.join(folder, place) if place else folder)
+        found = preferred(curves)
+        if found is not None:
+            tag, is_higher = found
+            values = [value for value in curves[tag].values.tolist() if math.isfinite(value)]
+            if values:
+                return tag, (max if is_higher else min)(values)
+    return "", None
+
+
+def preferred(tags: Iterable[str]) -> tuple[str, bool] | None:
+    """Return which of the metrics says most, and whether higher values of it are better."""
+    by_name = {tag.rpartition("/")[2].removeprefix("epoch_"): tag for tag in sorted(tags, reverse=True)}
+    for name in (*_HIGHER_IS_BETTER, *_LOWER_IS_BETTER):
+        if name in by_name:
+            return by_name[name], name in _HIGHER_IS_BETTER
+    return None
+
+
+def _of_study(directory: StudyDirectory) -> tuple[str, float | None, str]:
+    """Return the metric of a study, its best value, and how its trials do."""
+    try:
+        study, trials = directory.study(), directory.trials()
+    except (UserError, ValueError):
+        return "", None, ""
+    best = best_trial(trials, study)
+    states = [trial.state for trial in trials]
+    counts = ", ".join(f"{states.count(state)} {state.lower()}" for state in dict.fromkeys(states))
+    return study.metric, None if best is None else best.value, counts or "no trials yet"
+
+
+def changed_at(found: Found) -> float:
+    """Return when a job last got an event; a local directory's time, which costs no reading."""
+    with contextlib.suppress(OSError):
+        if found.job is not None and found.job.is_local:
+            return os.stat(files.join(found.job.url, "events")).st_mtime
+    return 0.0

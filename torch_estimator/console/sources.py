@@ -1,0 +1,206 @@
+"""What there is to show: the jobs of a directory, their trials, and directories with event files of any framework.
+
+Each has an id for addresses: ``job:census_1``, ``trial:study_1/3``, ``run:experiments/first``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError, UserError
+from torch_estimator.jobs.directory import JobDirectory, JobSpec, names
+from torch_estimator.tuning.directory import StudyDirectory
+from torch_estimator.web.errors import RequestError
+
+MOST_LISTED = 20_000
+"""Most jobs and runs that are listed, the newest ones."""
+
+_MOST_FOLDERS = 2000
+_DEPTH = 4
+_NAMES_SECS = 1.0
+_RUNS_SECS = 10.0
+# Directories that hold no event files, but many others.
+_WITHOUT_EVENTS = ("model.ckpt-", "export", ".", "package")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in the list: its id, and when its directory changed, in seconds since 1970."""
+
+    id: str
+    changed: float
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return self.id.partition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job, a trial of a job, or a run.
+
+    `folder` is where it writes event files, checkpoints and exports; empty if that is not known.
+    """
+
+    id: str
+    folder: str
+    job: JobDirectory | None = None
+    spec: JobSpec | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return self.id.partition(":")[2]
+
+
+@dataclass(slots=True)
+class Sources:
+    """The directories that were given; each may be None."""
+
+    jobs: str | None
+    logdir: str | None = None
+    registry: str | None = None
+    _listed: dict[str, tuple[float, Any]] = field(default_factory=dict)
+
+    def entries(self) -> list[Entry]:
+        """Return what is listed, the newest first."""
+        found = [*self._kept("jobs", _NAMES_SECS, self._jobs), *self._kept("runs", _RUNS_SECS, self._runs)]
+        return sorted(found, key=lambda one: (-one.changed, one.id))[:MOST_LISTED]
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the directories, in sentences."""
+        return list(filter(None, (problem_of(self.jobs, "--jobs"), problem_of(self.logdir, "--logdir"))))
+
+    def find(self, id: str) -> Found:
+        """Return what an id names; raise a RequestError if there is no such thing."""
+        kind, _, name = id.partition(":")
+        try:
+            if kind == "job" and self.jobs and name in self._names(name):
+                job = JobDirectory(self.jobs, name)
+                spec = job.spec()
+                return Found(id, folder_of(spec, self.jobs), job, spec)
+            study, _, number = name.rpartition("/")
+            if kind == "trial" and self.jobs and number.isdecimal() and study in self._names(study):
+                job = JobDirectory(self.jobs, study)
+                trial = StudyDirectory(job).trial(int(number))
+                return Found(id, trial.job_dir, job, job.spec())
+            runs = self._kept("runs", _RUNS_SECS, self._runs) if kind == "run" else []
+            if self.logdir and any(one.id == id for one in runs):
+                return Found(id, self.logdir if name == "." else files.join(self.logdir, name))
+        except UserError as error:
+            raise RequestError(404, str(error)) from error
+        except OSError as error:
+            raise RequestError(404, f"{id} cannot be read: {files.reason(error)}.") from error
+        raise RequestError(404, f"There is no {id or 'run without a name'} here; it may have been removed.")
+
+    def _names(self, name: str) -> list[str]:
+        # One of 100,000 is looked for without a list of them. A name has no slash.
+        assert self.jobs is not None
+        is_there = "/" not in name and name not in ("", ".", "..") and files.is_dir(files.join(self.jobs, name))
+        return [name] if is_there else []
+
+    def _kept(self, key: str, secs: float, read: Any) -> list[Entry]:
+        known = self._listed.get(key)
+        if known is None or time.monotonic() - known[0] > secs:
+            entries: list[Entry] = []
+            with contextlib.suppress(OSError, UserError, ValueError):
+                entries = list(read())
+            known = self._listed[key] = time.monotonic(), entries
+        found: list[Entry] = known[1]
+        return found
+
+    def _jobs(self) -> Iterator[Entry]:
+        if self.jobs is None:
+            return
+        if not files.is_local(self.jobs):
+            for place, name in enumerate(reversed(names(self.jobs))):
+                yield Entry(f"job:{name}", -float(place))
+            return
+        there = set(names(self.jobs))
+        with os.scandir(self.jobs) as found:
+            for one in found:
+                with contextlib.suppress(OSError):
+                    if one.name in there and one.is_dir():
+                        yield Entry(f"job:{one.name}", one.stat().st_mtime)
+
+    def _runs(self) -> Iterator[Entry]:
+        if self.logdir is not None:
+            for name in folders_with_events(self.logdir):
+                # An evaluation is part of the run around it.
+                if not is_evaluation(name):
+                    path = files.join(self.logdir, name) if name else self.logdir
+                    yield Entry(f"run:{name or '.'}", os.stat(path).st_mtime if files.is_local(path) else 0.0)
+
+
+def is_evaluation(name: str) -> bool:
+    """Return whether a directory has the curves of an evaluation of the run around it."""
+    base = name.rpartition("/")[2]
+    return base in ("eval", "validation", "val") or base.startswith("eval_")
+
+
+def folders_with_events(top: str) -> list[str]:
+    """Return the paths below a directory of those with event files; the directory itself is ``""``."""
+    if not files.is_local(top):
+        inside = [name.rpartition("/")[0] for name in files.all_files(top) if "tfevents" in files.basename(name)]
+        return sorted(set(inside))
+    found, looked, waiting = [], 0, [("", 0)]
+    while waiting and looked < _MOST_FOLDERS:
+        below, depth = waiting.pop(0)
+        looked += 1
+        has_events = False
+        with contextlib.suppress(OSError), os.scandir(os.path.join(top, below)) as entries:
+            for one in entries:
+                if "tfevents" in one.name:
+                    has_events = True
+                elif depth < _DEPTH and not one.name.startswith(_WITHOUT_EVENTS) and one.is_dir():
+                    waiting.append((f"{below}/{one.name}" if below else one.name, depth + 1))
+        if has_events:
+            found.append(below)
+    return sorted(found)
+
+
+def folder_of(spec: JobSpec, jobs: str) -> str:
+    """Return the job directory that a program was given.
+
+    Where jobs were copied from another machine, it may be beside them.
+    """
+    if spec.job_dir is None:
+        return ""
+    url = files.as_url(spec.job_dir)
+    if not files.is_local(url):
+        return url
+    path = os.path.join(spec.folder, url)
+    if os.path.isdir(path) or not files.is_local(jobs):
+        return path
+    parts = [part for part in path.split("/") if part]
+    for count in range(min(len(parts), 4), 0, -1):
+        for base in (os.path.dirname(jobs), jobs):
+            other = os.path.join(base, *parts[-count:])
+            if os.path.isdir(other):
+                return other
+    return path
+
+
+def problem_of(url: str | None, option: str) -> str:
+    """Return what is wrong with a directory, in a sentence; empty if it can be listed."""
+    if url is None:
+        return ""
+    try:
+        if files.is_local(url):
+            os.scandir(url).close()
+        elif not files.is_dir(url) and not files.listdir(url):
+            return f"{url} does not exist, or nothing is in it; {option} names another directory."
+    except (OSError, InvalidValueError, ValueError) as error:
+        why = str(error) if isinstance(error, UserError) else f"{url} cannot be read: {files.reason(error)}."
+        return f"{why} {option} names another directory."
+    except Exception as error:
+        # The packages of object stores have errors of their own.
+        return f"{url} cannot be reached: {files.reason(error)}. {option} names another directory."
+    return ""
