@@ -24,6 +24,7 @@ from torch_estimator.console import compare_view, job_view, jobs_view
 from torch_estimator.console.curves import Curves
 from torch_estimator.console.index import Index
 from torch_estimator.console.sources import Sources
+from torch_estimator.console.timelines import Timelines
 from torch_estimator.web.access import Access, AccessRules, Tokens
 from torch_estimator.web.connection import BACKLOG, Connection
 from torch_estimator.web.errors import RequestError
@@ -51,6 +52,7 @@ class Context:
     sources: Sources
     index: Index
     curves: Curves
+    timelines: Timelines
 
     def showing(self, show: Callable[[Request, Access], Response]) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint of a page that only shows. `show` reads files, so it is called in a thread."""
@@ -79,7 +81,7 @@ def make_app(sources: Sources, *, host: str, token_file: str | None = None) -> S
     tokens = Tokens(token_file)
     rules = AccessRules(has_tokens=bool(tokens), check_authorization=tokens.check, host=host)
     site = Site(rules, Path(__file__).parent, home="the jobs")
-    context = Context(site, sources, Index(sources), Curves())
+    context = Context(site, sources, Index(sources), Curves(), Timelines())
     site.views |= {"": "Jobs", "compare": "Compare"}
 
     @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator import files
-from torch_estimator.console.sources import folders_with_events
+from torch_estimator.console.sources import Found, folders_with_events
 from torch_estimator.summary.scalar_reader import Points, ScalarReader
 
 _MOST_BYTES = 48 * 2**20
@@ -21,6 +21,15 @@ _READ_SECS = 0.5
 _LOOK_SECS = 5.0
 
 _Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve with its tag, and the path of the directory in the run's folder that it was found in."""
+
+    place: str
+    tag: str
+    points: Points
 
 
 @dataclass
@@ -32,12 +41,12 @@ class _Run:
     looked_at: float = -_LOOK_SECS
     read_at: float = -_READ_SECS
     version: int = 0
-    curves: dict[str, Points] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         # The curves are arrays of their own.
-        curves = sum(part.nbytes for points in self.curves.values() for part in points)
+        curves = sum(part.nbytes for curve in self.curves.values() for part in curve.points)
         return curves + sum(reader.nbytes for reader in self.readers.values())
 
 
@@ -49,13 +58,15 @@ class Curves:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, folder: str) -> tuple[int, dict[str, Points]]:
-        """Return the curves below a folder by tag, such as ``eval/loss``, and a number that grows when they change."""
+    def of(self, found: Found) -> tuple[int, dict[str, Curve]]:
+        """Return the curves of a run by name, such as ``eval/loss``, and a number that grows when they change."""
+        if not found.folder:
+            return 0, {}
         with self._lock:
-            run = self._runs.setdefault(folder, _Run())
-            self._runs.move_to_end(folder)
+            run = self._runs.setdefault(found.id, _Run())
+            self._runs.move_to_end(found.id)
         with run.lock:
-            self._read(folder, run)
+            self._read(found, run)
             found = run.version, run.curves
         with self._lock:
             while len(self._runs) > 1 and self.nbytes > self._most_bytes:
@@ -67,15 +78,15 @@ class Curves:
         """Bytes of memory that all curves take."""
         return sum(run.nbytes for run in self._runs.values())
 
-    def _read(self, folder: str, run: _Run) -> None:
-        now = time.monotonic()
+    def _read(self, found: Found, run: _Run) -> None:
+        folder, now = found.folder, time.monotonic()
         if now - run.read_at < _READ_SECS:
             return
         has_changed = False
         if now - run.looked_at > _LOOK_SECS:
             there = []
             with contextlib.suppress(OSError):
-                there = folders_with_events(folder)
+                there = [place for place in folders_with_events(folder) if found.has(place)]
             has_changed = any(place not in there for place in run.readers)
             run.readers = {
                 place: run.readers.get(place) or ScalarReader(files.join(folder, place) if place else folder)
@@ -88,7 +99,7 @@ class Curves:
                 has_changed = reader.read() or has_changed
         if has_changed:
             run.curves = {
-                f"{place}/{tag}" if place else tag: points
+                f"{place}/{tag}" if place else tag: Curve(place, tag, points)
                 for place, reader in sorted(run.readers.items())
                 for tag, points in reader.curves().items()
             }

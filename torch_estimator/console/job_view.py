@@ -1,26 +1,266 @@
-"""One job or run: what its roles did over time, its curves, and its log."""
+"""One job or run: what its roles did over time, its curves on the same axis, and its log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from torch_estimator import files
+from torch_estimator.activity.timeline import Run
 from torch_estimator.console import texts
+from torch_estimator.console.charts import charts_of, points_of
+from torch_estimator.console.curves import Curve
+from torch_estimator.console.lanes import Lane, Segment, drawn, lanes_of, spent_by, time_sentence
+from torch_estimator.console.log_window import LogWindow
+from torch_estimator.console.sources import Found, is_evaluation, main_folder
 from torch_estimator.web.access import Access
+from torch_estimator.web.site import link
 
 if TYPE_CHECKING:
     from torch_estimator.console.app import Context
+
+_MOST_CHARTS = 200
+_MOST_MARKS = 400
+_MOST_EVENTS = 200
+# A mark that is nearer to the last one than this part of the axis would cover it.
+_LEAST_APART = 1 / 400
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment on the axis: a ``checkpoint``, an ``evaluation``, an ``export`` or a ``restart``."""
+
+    time: float
+    kind: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time that a page shows, in seconds since 1970, within all the time of the job."""
+
+    low: float
+    high: float
+    first: float
+    last: float
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only a part is shown."""
+        return self.low > self.first or self.high < self.last
+
+    def at(self, moment: float) -> str:
+        """Return where a moment is, as SVG wants it."""
+        return f"{100 * (moment - self.low) / (self.high - self.low):.3f}%"
+
+    def width(self, segment: Segment) -> str:
+        """Return the width of a segment, which is wide enough to be seen."""
+        return f"{max(0.1, 100 * (segment.end - segment.start) / (self.high - self.low)):.3f}%"
+
+    def ticks(self) -> list[tuple[str, str]]:
+        """Return places and times of day for about six ticks."""
+        steps = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000)
+        step = next((one for one in steps if one * 7 > self.high - self.low), steps[-1])
+        offset = time.localtime(self.low).tm_gmtoff
+        first = math.ceil((self.low + offset) / step) * step - offset
+        form = "%b %d" if step >= 86400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+        count = min(12, int((self.high - first) // step) + 1)
+        found = [first + place * step for place in range(count)]
+        # The last label would be cut.
+        return [(self.at(one), time.strftime(form, time.localtime(one))) for one in found if one < self.high - step / 8]
 
 
 def routes(context: Context) -> list[Route]:
     """Return the routes of a job's page."""
 
     def show(request: Request, access: Access) -> Response:
-        id = request.query_params.get("id", "")
-        found = context.sources.find(id)
-        return context.site.page(request, access, "job.html", found=found, row=context.index.row(id), texts=texts)
+        found = context.sources.find(request.query_params.get("id", ""))
+        return context.site.page(request, access, "job.html", **_values(context, request, found))
 
-    return [Route("/page/job", context.showing(show))]
+    def show_now(request: Request, access: Access) -> Response:
+        found = context.sources.find(request.query_params.get("id", ""))
+        return context.site.page(request, access, "now.html", **_now(context, request, found))
+
+    def points(request: Request) -> Response:
+        return points_of(request, context.sources, context.curves)
+
+    def follow(request: Request) -> Response:
+        """Answer with the lines since a cursor, and a number that grows with the curves."""
+        found = context.sources.find(request.query_params.get("id", ""))
+        window = _log(request, found).since(request.query_params.get("cursor", ""))
+        lines = [[texts.clock(one.time)[11:], one.role, one.text, one.level] for one in window.lines]
+        content = {"lines": lines, "cursor": window.cursor, "curves": context.curves.of(found)[0]}
+        return Response(orjson.dumps(content), media_type="application/json")
+
+    return [
+        Route("/page/job", context.showing(show)),
+        Route("/page/now", context.showing(show_now)),
+        Route("/page/points", context.answering(points)),
+        Route("/page/follow", context.answering(follow)),
+    ]
+
+
+def _log(request: Request, found: Found) -> LogWindow:
+    given = request.query_params
+    directory = "" if found.job is None else found.job.logs
+    role = given.get("role", "")[:100]
+    if found.id.startswith("trial:"):
+        role = f"trial-{found.id.rpartition('/')[2]}"
+    return LogWindow(directory, role, given.get("text", "")[:200])
+
+
+def _values(context: Context, request: Request, found: Found) -> dict[str, Any]:
+    given = request.query_params
+    curves = context.curves.of(found)[1]
+    log = _log(request, found)
+    at = _float(given.get("at"))
+    window = log.last() if at is None else log.around(at)
+    charts = charts_of(curves, given.get("tag", "")[:200])
+    spec = found.spec
+    return {
+        **_now(context, request, found),
+        "spec": spec,
+        "arguments": {} if spec is None else texts.arguments_of(spec.arguments, spec.secret_arguments),
+        "charts": charts[:_MOST_CHARTS],
+        "hidden_charts": max(0, len(charts) - _MOST_CHARTS),
+        "tag": given.get("tag", "")[:200],
+        "log": log,
+        "roles": log.roles() if log.directory else [],
+        "window": window,
+        "at": at,
+        "mark": None if at is None else next((n for n, one in enumerate(window.lines) if one.time >= at - 0.01), None),
+        "clean": texts.clean,
+    }
+
+
+def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
+    """Return what changes while a job runs: its state, the lanes, and where the time went."""
+    row = None if found.id.startswith("trial:") else context.index.row(found.id)
+    runs, events = context.timelines.of(found)
+    now = time.time()
+    lanes = lanes_of(runs, events, now=now)
+    curves = context.curves.of(found)[1]
+    marks = _marks(found, curves)
+    axis = _axis(request, found, lanes, marks, curves, now)
+    restarts = sorted((one for lane in lanes for one in lane.restarts), key=lambda one: one.time)
+    spent = spent_by(runs)
+    total = sum(spent.values())
+    return {
+        "found": found,
+        "row": row,
+        "name": texts.clean(found.name, 200),
+        "axis": axis,
+        "lanes": [(lane, drawn(lane.segments, axis.low, axis.high)) for lane in lanes],
+        "marks": _apart(marks, axis),
+        "states": {one.state for lane in lanes for one in lane.segments},
+        "restarts": restarts,
+        "restarts_sentence": restarts_sentence(restarts),
+        "waits": _waits(lanes),
+        "parts": [(part, secs / total) for part, secs in spent.items() if total and secs / total > 0.002],
+        "time_sentence": time_sentence(spent, _processes(runs)),
+        "advice": advice(found),
+        "events": [one for one in events if one.reason or one.kind not in ("started", "exited")][-_MOST_EVENTS:][::-1],
+        "zoom": lambda low, high: link(request, "job", id=found.id, **{"from": f"{low:.3f}", "to": f"{high:.3f}"}),
+        "texts": texts,
+        "now": now,
+        "is_live": row is None or bool(row.state and not row.is_over),
+    }
+
+
+def advice(found: Found) -> str:
+    """Return in a sentence what bounds a job, and what would help; empty if that is not known."""
+    return ""
+
+
+def _processes(runs: Iterable[Run]) -> int:
+    return len({run.role for run in runs if run.role.rpartition("-")[0] not in ("ps", "evaluator")})
+
+
+def _waits(lanes: Sequence[Lane]) -> list[tuple[str, Segment]]:
+    """Return the ten longest waits."""
+    waits = [(lane.role, one) for lane in lanes for one in lane.segments if one.state == "waiting"]
+    return sorted(waits, key=lambda one: one[1].start - one[1].end)[:10]
+
+
+def _axis(
+    request: Request, found: Found, lanes: Sequence[Lane], marks: Sequence[Mark], curves: dict[str, Curve], now: float
+) -> Axis:
+    spans = [(lane.segments[0].start, lane.segments[-1].end) for lane in lanes if lane.segments]
+    if not spans:
+        spans = [(one.points.times.min(), one.points.times.max()) for one in curves.values() if len(one.points.times)]
+    if not spans:
+        spans = [(one.time, one.time) for one in marks] or [(now - 1, now)]
+    first, last = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
+    last = max(last, first + 1)
+    low, high = (_float(request.query_params.get(name)) for name in ("from", "to"))
+    low, high = max(first, first if low is None else low), min(last, last if high is None else high)
+    return Axis(low, high, first, last) if high - low > 1e-3 else Axis(first, last, first, last)
+
+
+def _marks(found: Found, curves: dict[str, Curve]) -> list[Mark]:
+    """Return the checkpoints that are kept, the evaluations and the exports of a run."""
+    marks: list[Mark] = []
+    if not found.folder:
+        return marks
+    folder = main_folder(found)
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        index = json.loads(files.read_text(files.join(folder, "checkpoint")))
+        for name, saved in zip(index["all_model_checkpoint_paths"], index["all_model_checkpoint_timestamps"], strict=True):
+            step = files.basename(name).removeprefix("model.ckpt-")
+            marks.append(Mark(float(saved), "checkpoint", f"checkpoint of step {texts.clean(step, 30)}"))
+    evaluated: dict[tuple[str, int], float] = {}
+    for curve in curves.values():
+        if is_evaluation(curve.place.rpartition("/")[2]):
+            steps, times = curve.points.steps.tolist()[-_MOST_MARKS:], curve.points.times.tolist()[-_MOST_MARKS:]
+            evaluated.update(zip(((curve.place, step) for step in steps), times, strict=True))
+    for (place, step), moment in evaluated.items():
+        name = place.removeprefix("eval").removeprefix("_")
+        marks.append(Mark(moment, "evaluation", texts.clean(f"evaluation {name} of step {step:,}".replace("  ", " "), 200)))
+    with contextlib.suppress(OSError):
+        for exporter in files.listdir(files.join(folder, "export")):
+            with contextlib.suppress(NotADirectoryError):
+                for name in files.listdir(files.join(folder, "export", exporter)):
+                    if name.isdecimal() and len(name) < 12:
+                        marks.append(Mark(float(name), "export", f"export {texts.clean(exporter, 100)}/{name}"))
+    return sorted(marks, key=lambda one: one.time)
+
+
+def _apart(marks: Iterable[Mark], axis: Axis) -> list[Mark]:
+    """Return the marks on the axis, without those that would cover another one of their kind."""
+    last: dict[str, float] = {}
+    shown = []
+    for mark in marks:
+        if axis.low <= mark.time <= axis.high:
+            if mark.time - last.get(mark.kind, -math.inf) > (axis.high - axis.low) * _LEAST_APART:
+                shown.append(mark)
+                last[mark.kind] = mark.time
+    return shown
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e11 else None
+
+
+def restarts_sentence(restarts: Sequence[Any]) -> str:
+    """Return how often roles were restarted, and what that cost."""
+    if not restarts:
+        return ""
+    secs = sum(one.secs or 0 for one in restarts)
+    steps = sum(one.steps or 0 for one in restarts)
+    times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
+    again = f"; {steps:,} {'step was' if steps == 1 else 'steps were'} done again" if steps else "; no step was done again"
+    return f"Restarted {times}: {texts.span(secs)} passed until the roles worked again{again}."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch_estimator import files
-from torch_estimator.console.sources import Found, is_evaluation
+from torch_estimator.console.sources import Found, is_evaluation, main_folder
 from torch_estimator.console.texts import arguments_of, clean, is_secret
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import FINAL, JobEvent
@@ -75,7 +75,7 @@ def read_row(found: Found, ended: Ended) -> Row:
         return _row_of_run(found)
     spec = found.spec
     status = found.job.status(ended)
-    end = _End.of(found.folder) if found.folder else _End()
+    end = _End.of(main_folder(found)) if found.folder else _End()
     state = status.state
     is_running = state == "RUNNING"
     arguments = arguments_of(spec.arguments, spec.secret_arguments)
@@ -106,7 +106,7 @@ def read_row(found: Found, ended: Ended) -> Row:
 
 
 def _row_of_run(found: Found) -> Row:
-    end = _End.of(found.folder)
+    end = _End.of(main_folder(found))
     is_running = end.time is not None and time.time() - end.time < _RECENT_SECS
     state = "RUNNING" if is_running else ""
     return Row(

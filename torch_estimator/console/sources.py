@@ -15,6 +15,7 @@ from typing import Any
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, names
+from torch_estimator.runs import training_status as status
 from torch_estimator.tuning.directory import StudyDirectory
 from torch_estimator.web.errors import RequestError
 
@@ -23,6 +24,7 @@ MOST_LISTED = 20_000
 
 _MOST_FOLDERS = 2000
 _DEPTH = 4
+_MOST_LOOKED_INTO = 20
 _NAMES_SECS = 1.0
 _RUNS_SECS = 10.0
 # Directories that hold no event files, but many others.
@@ -58,6 +60,10 @@ class Found:
     def name(self) -> str:
         """Its name for people."""
         return self.id.partition(":")[2]
+
+    def has(self, place: str) -> bool:
+        """Return whether the event files of a directory below `folder` are its own."""
+        return self.job is not None or all(map(is_part, place.split("/")))
 
 
 @dataclass(slots=True)
@@ -132,17 +138,37 @@ class Sources:
 
     def _runs(self) -> Iterator[Entry]:
         if self.logdir is not None:
-            for name in folders_with_events(self.logdir):
-                # An evaluation is part of the run around it.
-                if not is_evaluation(name):
-                    path = files.join(self.logdir, name) if name else self.logdir
-                    yield Entry(f"run:{name or '.'}", os.stat(path).st_mtime if files.is_local(path) else 0.0)
+            found = folders_with_events(self.logdir)
+            for name in dict.fromkeys(one.rpartition("/")[0] if is_part(one.rpartition("/")[2]) else one for one in found):
+                path = files.join(self.logdir, name) if name else self.logdir
+                yield Entry(f"run:{name or '.'}", os.stat(path).st_mtime if files.is_local(path) else 0.0)
 
 
 def is_evaluation(name: str) -> bool:
     """Return whether a directory has the curves of an evaluation of the run around it."""
-    base = name.rpartition("/")[2]
-    return base in ("eval", "validation", "val") or base.startswith("eval_")
+    return name in ("eval", "validation", "val", "test") or name.startswith("eval_")
+
+
+def is_part(name: str) -> bool:
+    """Return whether a directory has curves of the run around it, as this package and Keras write them."""
+    return not name or name == "train" or is_evaluation(name) or name.startswith("replica_")
+
+
+def main_folder(found: Found) -> str:
+    """Return the folder of the training itself: that of a run, or the first one below it that has a training's files."""
+    for place in ["", *(name for name in files.listdir(found.folder) if not is_evaluation(name))][:_MOST_LOOKED_INTO]:
+        folder = files.join(found.folder, place) if place else found.folder
+        names = [] if place.startswith(_WITHOUT_EVENTS) else _listed(folder)
+        if status.NAME in names or any("tfevents" in name for name in names):
+            return folder
+    return found.folder
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return files.listdir(folder)
+    except NotADirectoryError:
+        return []
 
 
 def folders_with_events(top: str) -> list[str]:

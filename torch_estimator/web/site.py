@@ -159,7 +159,7 @@ def mounted_at(request: Request) -> str:
     return quote(root.rstrip("/"))
 
 
-def link(request: Request, page: str = "", **values: Any) -> str:
+def link(request: Request, page: str = "", /, **values: Any) -> str:
     """Return the address of the page that shows what the arguments choose, such as ``model="census"``.
 
     Unset values are left out. `page` is the name of a further page of the site.

@@ -1,1 +1,287 @@
+// Charts that are on the screen, log lines as they are written, and parts of the page that are loaded anew.
+// Everything else is HTML, and works without this.
 "use strict";
+
+(() => {
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+  async function get(url) {
+    const answer = await fetch(url);
+    // The cookie with the token is gone.
+    if (answer.status === 401 || answer.redirected) location.reload();
+    if (!answer.ok) throw new Error(answer.status);
+    return answer;
+  }
+
+  // Parts of the page that are loaded anew: those with data-refresh, the seconds between two looks.
+
+  async function refresh(id) {
+    const part = document.getElementById(id);
+    const here = part.dataset.here ?? location.href;
+    const text = await (await get(here)).text();
+    const old = document.getElementById(id);
+    const found = new DOMParser().parseFromString(text, "text/html").getElementById(id);
+    // What a person types, chooses or has opened meanwhile stays.
+    if (!found || !old || here !== (old.dataset.here ?? location.href) || old.innerHTML === found.innerHTML) return;
+    const ticked = new Set([...old.querySelectorAll("input:checked")].map((one) => one.value));
+    for (const one of found.querySelectorAll("input[type=checkbox]")) one.checked = ticked.has(one.value);
+    const opened = [...old.querySelectorAll("details")].map((one) => one.open);
+    [...found.querySelectorAll("details")].forEach((one, place) => { one.open = opened[place] ?? one.open; });
+    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    old.replaceWith(found);
+    if (focused) found.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    timelineIsNew();
+  }
+
+  async function keepFresh(id) {
+    for (;;) {
+      const part = document.getElementById(id);
+      if (!part?.dataset.refresh) return;
+      await sleep(1000 * Number(part.dataset.refresh));
+      if (document.hidden) continue;
+      try {
+        await refresh(id);
+        document.getElementById(id)?.classList.remove("stale");
+      } catch {
+        // The server is restarting, perhaps. Go on asking.
+        document.getElementById(id)?.classList.add("stale");
+      }
+    }
+  }
+
+  // A search is answered while it is written.
+  for (const form of document.querySelectorAll("form[data-live]")) {
+    let waiting;
+    form.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => {
+        const address = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
+        history.replaceState(null, "", address);
+        const list = document.getElementById(form.dataset.live);
+        list.dataset.here = address;
+        refresh(list.id).catch(() => {});
+      }, 150);
+    });
+  }
+
+  // Charts.
+
+  const curves = document.getElementById("curves");
+  const charts = new Map();
+  const HEIGHT = 170;
+  let marks = [];
+  let axis = null;
+
+  const series = (place) => css(`--series-${place % 12}`);
+
+  const short = (value) => {
+    if (value == null) return "–";
+    const size = Math.abs(value);
+    return size !== 0 && (size >= 1e5 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  };
+
+  function paint(chart, data) {
+    const width = chart.plot.clientWidth;
+    const isTime = curves.dataset.by !== "step";
+    const ids = JSON.parse(curves.dataset.ids ?? "null");
+    const several = ids !== null;
+    const shown = data.series.filter((one) => one.x.length);
+    const table = shown.length ? uPlot.join(shown.map((one) => [one.x, one.y])) : [[], []];
+    const names = new Set(shown.map((one) => one.label));
+    const lines = shown.map((one, place) => ({
+      label: several ? `${one.id.slice(one.id.indexOf(":") + 1)}${names.size > 1 ? ` ${one.label}` : ""}` : one.label,
+      stroke: series(several ? ids.indexOf(one.id) : place),
+      dash: several && one.label !== "training" && names.size > 1 ? [5, 3] : undefined,
+      width: 1.5,
+      spanGaps: true,
+      points: { show: one.x.length < 40, size: 5, fill: series(several ? ids.indexOf(one.id) : place) },
+      value: (plot, value) => (value == null ? "" : short(value)),
+    }));
+    const line = { stroke: css("--line"), width: 1 };
+    const ink = { stroke: css("--muted"), grid: line, ticks: { show: false } };
+    const options = {
+      width,
+      height: HEIGHT,
+      cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, sync: { key: "console" } },
+      scales: { x: { time: isTime, range: chart.range ?? (isTime && axis ? [axis.low, axis.high] : undefined) } },
+      axes: [{ ...ink, size: 28, space: 80 }, { ...ink, size: 58, values: (plot, ticks) => ticks.map(short) }],
+      series: [{ value: (plot, x) => (x == null ? "" : isTime ? new Date(x * 1000).toLocaleTimeString() : `step ${x}`) }, ...lines],
+      hooks: {
+        setSelect: [(plot) => zoom(chart, plot)],
+        setCursor: [(plot) => isTime && point(plot.cursor.left >= 0 ? plot.posToVal(plot.cursor.left, "x") : null)],
+        drawAxes: [(plot) => isTime && drawMarks(plot)],
+      },
+    };
+    chart.drawn?.destroy();
+    chart.drawn = new uPlot(options, table, chart.plot);
+    chart.drawn.over.addEventListener("dblclick", () => { chart.range = null; load(chart); });
+    chart.data = data;
+  }
+
+  // Restarts, which the lanes have, as lines behind the curves.
+  function drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = css("--bad");
+    ctx.globalAlpha = 0.35;
+    for (const time of marks) {
+      const x = plot.valToPos(time, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  // A part of the axis that is chosen in a chart is asked for anew, with all its points.
+  function zoom(chart, plot) {
+    if (plot.select.width < 4) return;
+    const [low, high] = [plot.select.left, plot.select.left + plot.select.width].map((one) => plot.posToVal(one, "x"));
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    for (const one of charts.values()) {
+      one.range = [low, high];
+      one.isOld = true;
+      if (one.isSeen) load(one);
+    }
+  }
+
+  async function load(chart) {
+    if (chart.isLoading) { chart.isOld = true; return; }
+    chart.isLoading = true;
+    chart.isOld = false;
+    const names = JSON.parse(chart.figure.dataset.names);
+    const query = names.map((name) => `&name=${encodeURIComponent(name)}`).join("");
+    const bounds = chart.range ?? (curves.dataset.by !== "step" && axis?.isPart ? [axis.low, axis.high] : null);
+    const part = bounds ? `&from=${bounds[0]}&to=${bounds[1]}` : "";
+    try {
+      const url = `${curves.dataset.points}${query}${part}&points=${Math.max(100, chart.plot.clientWidth)}`;
+      const data = await (await get(url)).json();
+      paint(chart, data);
+      chart.figure.dataset.drawn = data.version;
+    } catch {
+      chart.isOld = true;
+    }
+    chart.isLoading = false;
+    if (chart.isOld && chart.isSeen) setTimeout(() => load(chart), 1000);
+  }
+
+  const observer = new IntersectionObserver((seen) => {
+    for (const one of seen) {
+      const chart = charts.get(one.target);
+      chart.isSeen = one.isIntersecting;
+      if (chart.isSeen && chart.isOld) load(chart);
+      // A thousand canvases would take gigabytes.
+      if (!chart.isSeen && chart.drawn && !isNear(one)) {
+        chart.drawn.destroy();
+        chart.drawn = null;
+        chart.isOld = true;
+      }
+    }
+  }, { rootMargin: "150px 0px" });
+
+  const isNear = (seen) => Math.abs(seen.boundingClientRect.top) < 5 * innerHeight;
+
+  function newCurves() {
+    for (const chart of charts.values()) {
+      chart.isOld = true;
+      if (chart.isSeen) load(chart);
+    }
+  }
+
+  // The line that follows the pointer, in the lanes and in the charts.
+
+  const pointer = document.createElement("div");
+  pointer.className = "pointer";
+
+  function timelineIsNew() {
+    const lanes = document.getElementById("lanes");
+    if (!lanes) return;
+    axis = { low: Number(lanes.dataset.low), high: Number(lanes.dataset.high), isPart: "part" in lanes.dataset };
+    marks = [...lanes.querySelectorAll("[data-restart]")].map((one) => Number(one.dataset.restart));
+    lanes.querySelector("[data-timeline]")?.append(pointer);
+  }
+
+  function point(time) {
+    const track = document.querySelector("#lanes .axis .track");
+    pointer.hidden = time === null || !track || time < axis.low || time > axis.high;
+    if (pointer.hidden) return;
+    const place = (time - axis.low) / (axis.high - axis.low);
+    pointer.style.left = `${track.getBoundingClientRect().left - pointer.parentElement.getBoundingClientRect().left + place * track.clientWidth}px`;
+  }
+
+  document.addEventListener("pointermove", (event) => {
+    const track = event.target.closest?.("#lanes .track");
+    if (!track) return;
+    const box = track.getBoundingClientRect();
+    point(axis.low + ((event.clientX - box.left) / box.width) * (axis.high - axis.low));
+  });
+
+  // The log.
+
+  const MOST_LINES = 2000;
+
+  function append(log, lines) {
+    const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    for (const [time, role, text, level] of lines) {
+      const line = document.createElement("div");
+      line.className = `line ${level}`;
+      const parts = [["time", time], ["b", role], ["span", text]].map(([kind, content]) => {
+        const part = document.createElement(kind);
+        part.textContent = content;
+        return part;
+      });
+      line.append(parts[0], " ", parts[1], " ", parts[2]);
+      log.append(line);
+    }
+    while (log.childElementCount > MOST_LINES) log.firstElementChild.remove();
+    if (isAtEnd) log.scrollTop = log.scrollHeight;
+  }
+
+  async function follow() {
+    const log = document.querySelector(".log[data-follow]");
+    let known = null;
+    for (;;) {
+      await sleep(500);
+      if (document.hidden) continue;
+      try {
+        const cursor = log?.dataset.cursor ?? "";
+        const news = await (await get(`${log?.dataset.follow ?? curves.dataset.follow}&cursor=${encodeURIComponent(cursor)}`)).json();
+        if (log) {
+          append(log, news.lines);
+          log.dataset.cursor = news.cursor;
+        }
+        if (known !== null && known !== news.curves) newCurves();
+        known = news.curves;
+        document.body.classList.remove("stale");
+      } catch {
+        document.body.classList.add("stale");
+        await sleep(2000);
+      }
+    }
+  }
+
+  timelineIsNew();
+  if (curves) {
+    for (const figure of curves.querySelectorAll(".chart")) {
+      const chart = { figure, plot: figure.querySelector(".plot"), isOld: true, isSeen: false };
+      charts.set(figure, chart);
+      observer.observe(figure);
+    }
+    let width = innerWidth;
+    addEventListener("resize", () => {
+      if (width === innerWidth) return;
+      width = innerWidth;
+      newCurves();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", newCurves);
+  }
+  for (const log of document.querySelectorAll(".log")) {
+    const marked = log.querySelector(".marked");
+    log.scrollTop = marked ? marked.offsetTop - log.offsetTop - 60 : log.scrollHeight;
+  }
+  for (const part of document.querySelectorAll("[data-refresh]")) keepFresh(part.id);
+  if (curves?.dataset.follow) follow();
+})();

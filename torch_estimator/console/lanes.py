@@ -1,0 +1,292 @@
+"""Lanes: what each role of a job did over time, from the timelines of its model directory and the job's events.
+
+A lane is by its role's own clock. Where machines differ, it is moved so that the roles reach the same steps at the same
+time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch_estimator.activity.timeline import Change, Run, Spent
+from torch_estimator.console.texts import clean, span
+from torch_estimator.jobs.directory import JobEvent
+from torch_estimator.launch.job import describe_status
+
+COLUMNS = 800
+"""Most segments of a lane that are drawn."""
+
+AWAY = "away"
+"""State of a role between the end of a process and the next one."""
+
+# An event of the launcher that comes later than this after a process was last seen is not about its end.
+_EXIT_SECS = 15.0
+# A process that has written so recently is alive.
+_ALIVE_SECS = 5.0
+_LEAST_SHIFT_SECS = 0.5
+
+PARTS = ("computing", "input", "servers", "others", "saving", "evaluating", "starting")
+"""Parts of the time, as `Spent` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a role did from one time to another; `note` says more."""
+
+    start: float
+    end: float
+    state: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A process that took over from one that had ended before its time.
+
+    `secs` passed until it trained again, and `steps` were done again; both may be unknown.
+    """
+
+    role: str
+    time: float
+    reason: str
+    secs: float | None
+    steps: int | None
+
+
+@dataclass(slots=True)
+class Lane:
+    """One role: its segments without gaps, its restarts, and by how many seconds its clock is ahead."""
+
+    role: str
+    segments: list[Segment] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
+    ahead: float = 0.0
+
+
+def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float) -> list[Lane]:
+    """Return a lane for each role of a job. Without timelines, it shows from when to when processes ran."""
+    by_role: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_role[run.role].append(run)
+    ahead = _clocks(by_role)
+    roles = [*by_role, *sorted({one.role for one in events if one.role} - by_role.keys())]
+    lanes = []
+    for role in sorted(roles, key=_order):
+        own = [one for one in events if one.role == role]
+        shift = ahead.get(role, 0.0)
+        lane = _lane(role, [_moved(run, -shift) for run in by_role[role]], own, now) if role in by_role else None
+        lanes.append(lane or _lane_of_events(role, own, now))
+        lanes[-1].ahead = shift
+    return lanes
+
+
+def _order(role: str) -> tuple[int, str, int]:
+    kind, _, number = role.rpartition("-")
+    kinds = ("chief", "master", "worker", "ps", "evaluator")
+    return (kinds.index(kind) if kind in kinds else len(kinds)), kind, int(number) if number.isdigit() else 0
+
+
+def _lane(role: str, runs: list[Run], events: Sequence[JobEvent], now: float) -> Lane:
+    lane = Lane(role)
+    exits = [one for one in events if one.kind == "exited"]
+    for place, run in enumerate(runs):
+        following = runs[place + 1] if place + 1 < len(runs) else None
+        end = run.end.time if run.end is not None else run.last_seen
+        gone = next((one for one in exits if -1 < one.time - end < _EXIT_SECS), None)
+        if run.end is None and gone is not None:
+            end = max(end, min(gone.time, end + _ALIVE_SECS))
+        elif run.end is None and following is None and now - end < _ALIVE_SECS:
+            end = now
+        if following is not None:
+            end = min(end, following.began)
+        lane.segments += _segments(run, end)
+        if following is not None:
+            reason = _why(run, gone)
+            restart = _restart(run, following, end, reason)
+            if run.end is None or run.end.failed:
+                lane.restarts.append(restart)
+            note = "; ".join(filter(None, [reason, f"back after {span(following.began - end)}", _again(restart)]))
+            lane.segments.append(Segment(end, following.began, AWAY, note))
+    return lane
+
+
+def _segments(run: Run, end: float) -> Iterator[Segment]:
+    changes = run.changes or [Change(time=run.began, state="starting")]
+    if changes[0].time > run.began:
+        changes = [Change(time=run.began, state="starting"), *changes]
+    for change, following in zip(changes, [*changes[1:], None], strict=True):
+        until = end if following is None else min(following.time, end)
+        if change.state != "ended" and until > change.time:
+            yield Segment(change.time, until, change.state, _note(change))
+
+
+def _note(change: Change) -> str:
+    parts = []
+    if change.waits_for:
+        parts.append(f"for {', '.join(change.waits_for)}")
+    if change.step is not None:
+        parts.append(f"at step {change.step:,}")
+    return clean(", ".join([*parts, change.reason] if change.reason else parts), 200)
+
+
+def _why(run: Run, gone: JobEvent | None) -> str:
+    if gone is not None:
+        status = "" if gone.status is None else describe_status(gone.status)
+        return clean(". ".join(filter(None, [status, gone.reason])), 300)
+    if run.end is not None and run.end.reason:
+        return clean(run.end.reason, 300)
+    return "it was gone without a word, as after SIGKILL" if run.end is None else "it ended"
+
+
+def _restart(run: Run, following: Run, end: float, reason: str) -> Restart:
+    before = [one for one in _steps(run) if one is not None]
+    after = [one for one in _steps(following) if one is not None]
+    trains = next((one.time for one in following.changes if one.state in ("training", "serving", "evaluating")), None)
+    steps = max(0, max(before) - min(after)) if before and after else None
+    return Restart(run.role, end, reason, None if trains is None else trains - end, steps)
+
+
+def _again(restart: Restart) -> str:
+    return "" if not restart.steps else f"{restart.steps:,} {'step' if restart.steps == 1 else 'steps'} again"
+
+
+def _steps(run: Run) -> Iterator[int | None]:
+    yield from (change.step for change in run.changes)
+    yield from (spent.step for spent in run.spent)
+
+
+def _lane_of_events(role: str, events: Sequence[JobEvent], now: float) -> Lane:
+    lane = Lane(role)
+    since: float | None = None
+    ended: JobEvent | None = None
+    for event in events:
+        if event.kind in ("started", "restarted"):
+            if ended is not None:
+                reason = _why(Run(role=role, pid=0, host="", began=0, last_seen=0), ended)
+                lane.segments.append(Segment(ended.time, event.time, AWAY, reason))
+                lane.restarts.append(Restart(role, ended.time, reason, event.time - ended.time, None))
+            since, ended = event.time, None
+        elif event.kind == "exited" and since is not None:
+            lane.segments.append(Segment(since, event.time, "running"))
+            since, ended = None, event
+    if since is not None:
+        lane.segments.append(Segment(since, max(since, now), "running"))
+    return lane
+
+
+def _moved(run: Run, secs: float) -> Run:
+    if not secs:
+        return run
+    changes = [replace(one, time=one.time + secs) for one in run.changes]
+    return replace(run, began=run.began + secs, last_seen=run.last_seen + secs, changes=changes)
+
+
+def _clocks(by_role: dict[str, list[Run]]) -> dict[str, float]:
+    """Return by how many seconds the clocks of roles on other machines are ahead of the chief's, where it shows."""
+    trainers = {role: runs for role, runs in by_role.items() if role.rpartition("-")[0] in ("chief", "master", "worker")}
+    if not trainers:
+        return {}
+    first = min(trainers, key=_order)
+    hosts = {run.host for run in trainers[first]}
+    reached = _times_of_steps(trainers[first])
+    found: dict[str, float] = {}
+    for role, runs in trainers.items():
+        if role != first and not hosts & {run.host for run in runs} and reached:
+            steps = [step for step, _ in reached]
+            differences = []
+            for step, time in _times_of_steps(runs):
+                place = bisect.bisect_left(steps, step)
+                if 0 < place < len(steps):
+                    (low, start), (high, end) = reached[place - 1], reached[place]
+                    differences.append(time - (start + (end - start) * (step - low) / (high - low)))
+            if differences and abs(shift := statistics.median(differences)) >= _LEAST_SHIFT_SECS:
+                found[role] = shift
+    by_host = {run.host: found[role] for role in found for run in by_role[role]}
+    # A server or an evaluator has the clock of its machine, too.
+    others = {role: by_host.get(runs[-1].host, 0.0) for role, runs in by_role.items() if role not in trainers}
+    return {**found, **{role: shift for role, shift in others.items() if shift}}
+
+
+def _times_of_steps(runs: Iterable[Run]) -> list[tuple[int, float]]:
+    """Return when each noted step was first reached, by step."""
+    found: dict[int, float] = {}
+    for run in runs:
+        for spent in run.spent:
+            if spent.step is not None:
+                found.setdefault(spent.step, spent.time)
+    return sorted(found.items())
+
+
+def drawn(segments: Sequence[Segment], low: float, high: float, columns: int = COLUMNS) -> list[Segment]:
+    """Return what a lane shows between two times: segments narrower than a column become one, of its longest state."""
+    width = (high - low) / columns
+    shown: list[Segment] = []
+    secs: dict[str, float] = defaultdict(float)
+    begun = low
+
+    def flush(until: float) -> None:
+        if secs:
+            state = max(secs, key=lambda one: secs[one])
+            note = f"{len(secs)} states" if len(secs) > 1 else ""
+            if shown and shown[-1].state == state and shown[-1].note == note and shown[-1].end >= begun - width:
+                shown[-1] = replace(shown[-1], end=until)
+            else:
+                shown.append(Segment(begun, until, state, note))
+            secs.clear()
+
+    for segment in segments:
+        start, end = max(segment.start, low), min(segment.end, high)
+        if end <= start:
+            continue
+        if end - start >= width:
+            flush(start)
+            shown.append(replace(segment, start=start, end=end))
+            begun = end
+            continue
+        if not secs:
+            begun = start
+        elif end - begun > width:
+            flush(start)
+            begun = start
+        secs[segment.state] += end - start
+    if secs:
+        flush(min(high, max(begun + sum(secs.values()), begun + width)))
+    return shown
+
+
+def spent_by(runs: Iterable[Run]) -> dict[str, float]:
+    """Return the seconds that the training processes of a job have spent, by part."""
+    last = [run.spent[-1] for run in runs if run.spent and run.role.rpartition("-")[0] not in ("ps", "evaluator")]
+    return {part: sum(getattr(one, part) for one in last) for part in PARTS}
+
+
+_WORDS = {
+    "computing": "computing",
+    "input": "waiting for input",
+    "servers": "waiting for parameter servers",
+    "others": "waiting for other processes",
+    "saving": "saving",
+    "evaluating": "evaluating and exporting",
+    "starting": "starting",
+}
+
+
+def time_sentence(spent: dict[str, float], processes: int) -> str:
+    """Return in a sentence where the time went; empty if nothing was recorded."""
+    total = sum(spent.values())
+    if total <= 0:
+        return ""
+    parts = sorted(((secs / total, _WORDS[part]) for part, secs in spent.items()), reverse=True)
+    told = [f"{part:.0%} {word}" for part, word in parts if part >= 0.01]
+    whose = "the training process" if processes == 1 else f"{processes} training processes"
+    return f"Of {span(total)} of {whose}: {', '.join(told)}."
+
+
+def last_spent(runs: Iterable[Run]) -> Spent | None:
+    """Return the newest record of a training process."""
+    found = [run.spent[-1] for run in runs if run.spent and run.role.rpartition("-")[0] not in ("ps", "evaluator")]
+    return max(found, key=lambda one: one.time, default=None)
