@@ -143,7 +143,9 @@ def write_census(corpus: Corpus, name: str = "census_7", *, is_running: bool = T
     ]
     roles = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]
     for place, role in enumerate(roles):
-        events.append({"kind": "started", "time": 1.0 + place / 10, "state": "RUNNING", "role": role, "pid": 100 + place})
+        events.append(
+            {"kind": "started", "time": 1.0 + place / 10, "state": "RUNNING", "role": role, "pid": 100 + place}
+        )
     events.append({"kind": "exited", "time": killed_at, "role": "worker-1", "pid": 102, "status": -9})
     events.append({"kind": "restarted", "time": killed_at + 1, "state": "RUNNING", "role": "worker-1", "pid": 202})
     if not is_running:
@@ -157,7 +159,15 @@ def write_census(corpus: Corpus, name: str = "census_7", *, is_running: bool = T
         worker_count=2,
         parameter_server_count=1,
         evaluator=True,
-        arguments=["--train-steps", str(total), "--learning-rate=0.05", "--api-token", "s3cret", "--hidden-units", "128,64"],
+        arguments=[
+            "--train-steps",
+            str(total),
+            "--learning-rate=0.05",
+            "--api-token",
+            "s3cret",
+            "--hidden-units",
+            "128,64",
+        ],
         labels={"team": "growth"},
     )
     now = corpus.now
@@ -190,7 +200,8 @@ def write_census(corpus: Corpus, name: str = "census_7", *, is_running: bool = T
             )
         if place == 2:
             before = [one for one in changes if one.time < began + killed_at]
-            corpus.timeline(name, role, 102, before, [*(one for one in spent if one.time < began + killed_at)])
+            last = Spent(**{**asdict(spent[17]), "time": began + killed_at - 0.4, "step": int((killed_at - 31) * rate)})
+            corpus.timeline(name, role, 102, before, [*(one for one in spent if one.time < began + killed_at), last])
             again = began + killed_at + 1
             changes = [
                 Change(time=again, state="starting"),
@@ -208,7 +219,10 @@ def write_census(corpus: Corpus, name: str = "census_7", *, is_running: bool = T
         [Spent(time=now)],
     )
     evaluations = [began + 40 + 300 * count for count in range(1, 8)]
-    changes = [Change(time=began + 3, state="starting"), Change(time=began + 8, state="waiting", waits_for=("chief-0",))]
+    changes = [
+        Change(time=began + 3, state="starting"),
+        Change(time=began + 8, state="waiting", waits_for=("chief-0",)),
+    ]
     for count, at in enumerate(evaluations):
         step = int(300 * (count + 1) * rate)
         changes.append(Change(time=at, state="evaluating", step=step))
@@ -254,7 +268,10 @@ def write_census(corpus: Corpus, name: str = "census_7", *, is_running: bool = T
             ]
         if role == "evaluator-0":
             lines += [
-                (at + 42, f"INFO:torch_estimator:Evaluated step {int(300 * (count + 1) * rate)}: auc = 0.9, loss = 0.31")
+                (
+                    at + 42,
+                    f"INFO:torch_estimator:Evaluated step {int(300 * (count + 1) * rate)}: auc = 0.9, loss = 0.31",
+                )
                 for count, at in enumerate(evaluations)
             ]
         corpus.log(job, role, lines)

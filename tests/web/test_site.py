@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from tests.in_process import InProcess
 from torch_estimator.errors import InvalidValueError, RegistryError
 from torch_estimator.web.access import AccessRules
 from torch_estimator.web.errors import RequestError
@@ -21,20 +20,6 @@ from torch_estimator.web.site import Site
 
 HERE = "http://127.0.0.1:8501"
 TOKEN = "s3cret-töken"
-
-
-class InProcess(httpx.BaseTransport):
-    """Sends requests to an application in this process."""
-
-    def __init__(self, app: Any, root_path: str = "") -> None:
-        self._transport = httpx.ASGITransport(app=app, root_path=root_path)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        async def answer() -> httpx.Response:
-            response = await self._transport.handle_async_request(request)
-            return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
-
-        return asyncio.run(answer())
 
 
 def check(value: bytes) -> None:

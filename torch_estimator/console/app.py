@@ -92,6 +92,7 @@ def make_app(sources: Sources, *, host: str, token_file: str | None = None) -> S
 
     routes = [route for view in VIEWS for route in view.routes(context)]
     app = Starlette(routes=[*routes, *site.routes()], lifespan=lifespan)
+    app.state.context = context
     # A redirect would lead to the host that the client names.
     app.router.redirect_slashes = False
     return app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -12,7 +13,7 @@ from starlette.responses import Response
 
 from torch_estimator.console.curves import Curve, Curves, between, reduced
 from torch_estimator.console.rows import preferred
-from torch_estimator.console.sources import Sources, is_evaluation
+from torch_estimator.console.sources import Sources
 from torch_estimator.console.texts import clean, number
 
 MOST_RUNS = 12
@@ -42,7 +43,8 @@ def charts_of(curves: Mapping[str, Curve], text: str = "") -> list[Chart]:
     charts = []
     for tag in order:
         names = sorted(by_tag[tag], key=lambda name: (bool(curves[name].place), name))
-        last = ", ".join(f"{label_of(curves[name])} {number(float(curves[name].points.values[-1]))}" for name in names[:4])
+        shown = [curves[name] for name in names[:4]]
+        last = ", ".join(f"{label_of(one)} {number(float(one.points.values[-1]))}" for one in shown)
         title = clean(tag, 120)
         if text.lower() in title.lower():
             charts.append(Chart(title, tuple(names), last))
@@ -51,17 +53,18 @@ def charts_of(curves: Mapping[str, Curve], text: str = "") -> list[Chart]:
 
 def label_of(curve: Curve) -> str:
     """Return what a curve is called in its chart."""
-    place = "training" if curve.place in ("", "train") else curve.place
-    return clean("evaluation" if place == "eval" else place.removeprefix("eval_") if is_evaluation(place) else place, 60)
+    usual = {"": "training", "train": "training", "eval": "evaluation"}
+    return usual.get(curve.place) or clean(curve.place.removeprefix("eval_"), 60)
 
 
 def points_of(request: Request, sources: Sources, curves: Curves) -> Response:
-    """Answer with the points of a chart: ``id=…&name=…&by=step|time&from=…&to=…&points=…``; ids and names may repeat."""
+    """Answer with the points of a chart: ``id=…&name=…&by=step|time&from=…&to=…&points=…``; ids, names may repeat."""
     given = request.query_params
     by = "step" if given.get("by") == "step" else "time"
     low, high = _bound(given.get("from")), _bound(given.get("to"))
     buckets = min(_MOST_POINTS, max(10, int(given["points"]) if given.get("points", "").isdecimal() else 500))
-    series, version = [], 0
+    series: list[dict[str, Any]] = []
+    version = 0
     for id in list(dict.fromkeys(given.getlist("id")))[:MOST_RUNS]:
         found = sources.find(id)
         changed, there = curves.of(found)
@@ -82,4 +85,3 @@ def _bound(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if abs(value) < 1e15 else None
-

@@ -67,11 +67,11 @@ class Curves:
             self._runs.move_to_end(found.id)
         with run.lock:
             self._read(found, run)
-            found = run.version, run.curves
+            version, curves = run.version, run.curves
         with self._lock:
             while len(self._runs) > 1 and self.nbytes > self._most_bytes:
                 self._runs.popitem(last=False)
-        return found
+        return version, curves
 
     @property
     def nbytes(self) -> int:

@@ -215,17 +215,18 @@ def _marks(found: Found, curves: dict[str, Curve]) -> list[Mark]:
     folder = main_folder(found)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         index = json.loads(files.read_text(files.join(folder, "checkpoint")))
-        for name, saved in zip(index["all_model_checkpoint_paths"], index["all_model_checkpoint_timestamps"], strict=True):
+        names, times = index["all_model_checkpoint_paths"], index["all_model_checkpoint_timestamps"]
+        for name, saved in zip(names, times, strict=True):
             step = files.basename(name).removeprefix("model.ckpt-")
             marks.append(Mark(float(saved), "checkpoint", f"checkpoint of step {texts.clean(step, 30)}"))
     evaluated: dict[tuple[str, int], float] = {}
     for curve in curves.values():
         if is_evaluation(curve.place.rpartition("/")[2]):
-            steps, times = curve.points.steps.tolist()[-_MOST_MARKS:], curve.points.times.tolist()[-_MOST_MARKS:]
-            evaluated.update(zip(((curve.place, step) for step in steps), times, strict=True))
-    for (place, step), moment in evaluated.items():
-        name = place.removeprefix("eval").removeprefix("_")
-        marks.append(Mark(moment, "evaluation", texts.clean(f"evaluation {name} of step {step:,}".replace("  ", " "), 200)))
+            for step, moment in zip(curve.points.steps[-_MOST_MARKS:], curve.points.times[-_MOST_MARKS:], strict=True):
+                evaluated[curve.place, int(step)] = float(moment)
+    for (place, at), moment in evaluated.items():
+        note = " ".join(filter(None, ["evaluation", place.removeprefix("eval").removeprefix("_"), f"of step {at:,}"]))
+        marks.append(Mark(moment, "evaluation", texts.clean(note, 200)))
     with contextlib.suppress(OSError):
         for exporter in files.listdir(files.join(folder, "export")):
             with contextlib.suppress(NotADirectoryError):
@@ -240,10 +241,10 @@ def _apart(marks: Iterable[Mark], axis: Axis) -> list[Mark]:
     last: dict[str, float] = {}
     shown = []
     for mark in marks:
-        if axis.low <= mark.time <= axis.high:
-            if mark.time - last.get(mark.kind, -math.inf) > (axis.high - axis.low) * _LEAST_APART:
-                shown.append(mark)
-                last[mark.kind] = mark.time
+        is_apart = mark.time - last.get(mark.kind, -math.inf) > (axis.high - axis.low) * _LEAST_APART
+        if is_apart and axis.low <= mark.time <= axis.high:
+            shown.append(mark)
+            last[mark.kind] = mark.time
     return shown
 
 
@@ -262,5 +263,5 @@ def restarts_sentence(restarts: Sequence[Any]) -> str:
     secs = sum(one.secs or 0 for one in restarts)
     steps = sum(one.steps or 0 for one in restarts)
     times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
-    again = f"; {steps:,} {'step was' if steps == 1 else 'steps were'} done again" if steps else "; no step was done again"
-    return f"Restarted {times}: {texts.span(secs)} passed until the roles worked again{again}."
+    again = {0: "no step was", 1: "1 step was"}.get(steps, f"{steps:,} steps were")
+    return f"Restarted {times}: {texts.span(secs)} passed until the roles worked again; {again} done again."

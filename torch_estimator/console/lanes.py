@@ -187,7 +187,7 @@ def _moved(run: Run, secs: float) -> Run:
 
 def _clocks(by_role: dict[str, list[Run]]) -> dict[str, float]:
     """Return by how many seconds the clocks of roles on other machines are ahead of the chief's, where it shows."""
-    trainers = {role: runs for role, runs in by_role.items() if role.rpartition("-")[0] in ("chief", "master", "worker")}
+    trainers = {role: runs for role, runs in by_role.items() if role.startswith(("chief", "master", "worker"))}
     if not trainers:
         return {}
     first = min(trainers, key=_order)

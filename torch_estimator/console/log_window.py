@@ -154,7 +154,7 @@ class LogWindow:
         return low + place
 
     def _matching(self, name: str, data: bytes, *, is_first: bool) -> list[Line]:
-        """Return the lines in a part of a file. Unless that begins with a line, what is before the first end is not one."""
+        """Return the lines in a part of a file, which begins within a line unless it `is_first`."""
         parts = data.split(b"\n")
         if parts and not parts[-1]:
             parts.pop()
@@ -182,7 +182,7 @@ class LogWindow:
 
 def _logs(directory: str) -> dict[str, int]:
     try:
-        sizes = files.sizes(directory)
+        sizes = files.sizes(directory) if directory else {}
     except NotADirectoryError:
         return {}
     return {name: size for name, size in sorted(sizes.items()) if _role_of(name)}

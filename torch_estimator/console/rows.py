@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch_estimator import files
-from torch_estimator.console.sources import Found, is_evaluation, main_folder
+from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES, NAME
+from torch_estimator.console.sources import Found, is_evaluation, is_part, main_folder
 from torch_estimator.console.texts import arguments_of, clean, is_secret
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import FINAL, JobEvent
@@ -23,6 +24,7 @@ from torch_estimator.tuning.directory import StudyDirectory, best_trial
 Ended = Callable[[JobEvent], str | None]
 
 _END_BYTES = 2**14
+_LINES_BYTES = 2000
 # A run without a job runs if something was written to it so recently.
 _RECENT_SECS = 120.0
 
@@ -75,9 +77,10 @@ def read_row(found: Found, ended: Ended) -> Row:
         return _row_of_run(found)
     spec = found.spec
     status = found.job.status(ended)
-    end = _End.of(main_folder(found)) if found.folder else _End()
+    end = _End.of(found)
     state = status.state
     is_running = state == "RUNNING"
+    step, waits_for = _now(found) if is_running else (None, "")
     arguments = arguments_of(spec.arguments, spec.secret_arguments)
     labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
     metric, value, trials = end.metric, end.value, ""
@@ -95,18 +98,19 @@ def read_row(found: Found, ended: Ended) -> Row:
         created=spec.created,
         since=status.since or None,
         place=clean(spec.target if spec.study else f"{spec.target}, {spec.tier}", 100),
-        step=end.step,
+        step=end.step if step is None else max(step, end.step or 0),
         max_steps=end.max_steps,
         secs_left=end.secs_left if is_running else None,
         metric=clean(metric, 60),
         value=value,
         trials=trials,
+        waits_for=waits_for,
         searched=clean(" ".join(words), 1000).lower(),
     )
 
 
 def _row_of_run(found: Found) -> Row:
-    end = _End.of(main_folder(found))
+    end = _End.of(found)
     is_running = end.time is not None and time.time() - end.time < _RECENT_SECS
     state = "RUNNING" if is_running else ""
     return Row(
@@ -146,7 +150,10 @@ class _End:
     value: float | None = None
 
     @classmethod
-    def of(cls, folder: str) -> _End:
+    def of(cls, found: Found) -> _End:
+        if not found.folder:
+            return cls()
+        folder = main_folder(found)
         status: TrainingStatus | None = None
         with contextlib.suppress(UserError, OSError, ValueError):
             status = StateFile(status_path(folder), TrainingStatus).read()
@@ -160,7 +167,7 @@ class _End:
             secs, done = last.times[-1] - last.times[0], last.steps[-1] - last.steps[0]
             if secs > 0 and done > 0:
                 left = max(0.0, float((max_steps - step) * secs / done))
-        metric, value = _best(folder)
+        metric, value = _best(found.folder if folder != found.folder and is_part(files.basename(folder)) else folder)
         return cls(
             step=step,
             max_steps=max_steps,
@@ -176,6 +183,28 @@ def _last_points(folder: str) -> dict[str, Points]:
     reader = ScalarReader(folder, most_bytes=_END_BYTES)
     reader.read()
     return reader.curves()
+
+
+def _now(found: Found) -> tuple[int | None, str]:
+    """Return the step of a training that runs, and what its first role waits for, by the ends of its timelines."""
+    folder = files.join(main_folder(found), FOLDER) if found.folder else ""
+    newest: dict[str, tuple[int, str]] = {}
+    for name in files.listdir(folder) if folder else ():
+        if (match := NAME.fullmatch(name)) and match[1].startswith(("chief", "master", "worker")):
+            newest[match[1]] = max(newest.get(match[1], (0, "")), (int(match[2]), name))
+    step: int | None = None
+    for role in sorted(newest):
+        path = files.join(folder, newest[role][1])
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            head = json.loads(files.read_part(path, 0, HEAD_BYTES))
+            found_step = head["spent"].get("step")
+            step = found_step if step is None else max(step, found_step or 0)
+            size = files.sizes(folder).get(newest[role][1], 0)
+            lines = files.read_part(path, max(HEAD_BYTES, size - _LINES_BYTES), size).splitlines()
+            states = [content for line in lines[-3:] if "state" in (content := json.loads(line))]
+            if states and states[-1]["state"] == "waiting":
+                return step, clean(", ".join(states[-1].get("waits_for", [])), 100)
+    return step, ""
 
 
 def _saved_step(folder: str) -> int | None:

@@ -139,7 +139,9 @@ class Sources:
     def _runs(self) -> Iterator[Entry]:
         if self.logdir is not None:
             found = folders_with_events(self.logdir)
-            for name in dict.fromkeys(one.rpartition("/")[0] if is_part(one.rpartition("/")[2]) else one for one in found):
+            # What is part of a run stands for the run.
+            runs = (parent if is_part(base) else one for one in found for parent, _, base in [one.rpartition("/")])
+            for name in dict.fromkeys(runs):
                 path = files.join(self.logdir, name) if name else self.logdir
                 yield Entry(f"run:{name or '.'}", os.stat(path).st_mtime if files.is_local(path) else 0.0)
 
@@ -155,7 +157,7 @@ def is_part(name: str) -> bool:
 
 
 def main_folder(found: Found) -> str:
-    """Return the folder of the training itself: that of a run, or the first one below it that has a training's files."""
+    """Return the folder of the training itself: that of a run, or the first one below it with a training's files."""
     for place in ["", *(name for name in files.listdir(found.folder) if not is_evaluation(name))][:_MOST_LOOKED_INTO]:
         folder = files.join(found.folder, place) if place else found.folder
         names = [] if place.startswith(_WITHOUT_EVENTS) else _listed(folder)

@@ -1,4 +1,4 @@
-"""What the roles of the jobs that somebody looks at noted, and what happened to these jobs; read on from where it was."""
+"""What roles noted, and the events of jobs, of the jobs that somebody looks at; read on from where it was."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@
     const found = new DOMParser().parseFromString(text, "text/html").getElementById(id);
     // What a person types, chooses or has opened meanwhile stays.
     if (!found || !old || here !== (old.dataset.here ?? location.href) || old.innerHTML === found.innerHTML) return;
+    found.dataset.here = here;
     const ticked = new Set([...old.querySelectorAll("input:checked")].map((one) => one.value));
     for (const one of found.querySelectorAll("input[type=checkbox]")) one.checked = ticked.has(one.value);
     const opened = [...old.querySelectorAll("details")].map((one) => one.open);
@@ -81,6 +82,13 @@
     return size !== 0 && (size >= 1e5 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
   };
 
+  const clock = (plot, ticks) => {
+    const isLong = ticks.at(-1) - ticks[0] > 86400;
+    const form = isLong ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+    if (ticks.length > 1 && ticks[1] - ticks[0] < 60) form.second = "2-digit";
+    return ticks.map((tick) => new Date(tick * 1000).toLocaleString("en", form));
+  };
+
   function paint(chart, data) {
     const width = chart.plot.clientWidth;
     const isTime = curves.dataset.by !== "step";
@@ -105,17 +113,17 @@
       height: HEIGHT,
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, sync: { key: "console" } },
       scales: { x: { time: isTime, range: chart.range ?? (isTime && axis ? [axis.low, axis.high] : undefined) } },
-      axes: [{ ...ink, size: 28, space: 80 }, { ...ink, size: 58, values: (plot, ticks) => ticks.map(short) }],
+      axes: [{ ...ink, size: 28, space: 80, ...(isTime ? { values: clock } : {}) }, { ...ink, size: 58, values: (plot, ticks) => ticks.map(short) }],
       series: [{ value: (plot, x) => (x == null ? "" : isTime ? new Date(x * 1000).toLocaleTimeString() : `step ${x}`) }, ...lines],
       hooks: {
-        setSelect: [(plot) => zoom(chart, plot)],
+        setSelect: [(plot) => zoom(plot)],
         setCursor: [(plot) => isTime && point(plot.cursor.left >= 0 ? plot.posToVal(plot.cursor.left, "x") : null)],
         drawAxes: [(plot) => isTime && drawMarks(plot)],
       },
     };
     chart.drawn?.destroy();
     chart.drawn = new uPlot(options, table, chart.plot);
-    chart.drawn.over.addEventListener("dblclick", () => { chart.range = null; load(chart); });
+    chart.drawn.over.addEventListener("dblclick", () => show(null));
     chart.data = data;
   }
 
@@ -137,15 +145,26 @@
   }
 
   // A part of the axis that is chosen in a chart is asked for anew, with all its points.
-  function zoom(chart, plot) {
+  function zoom(plot) {
     if (plot.select.width < 4) return;
     const [low, high] = [plot.select.left, plot.select.left + plot.select.width].map((one) => plot.posToVal(one, "x"));
     plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-    for (const one of charts.values()) {
-      one.range = [low, high];
-      one.isOld = true;
-      if (one.isSeen) load(one);
+    show([low, high]);
+  }
+
+  // Show a part of the axis in all charts, and in the lanes if it is one of time; all of it without a part.
+  function show(range) {
+    for (const one of charts.values()) one.range = range;
+    newCurves();
+    const now = document.getElementById("now");
+    if (!now || curves.dataset.by === "step") return;
+    const address = new URL(now.dataset.here, location.href);
+    for (const [place, name] of ["from", "to"].entries()) {
+      if (range) address.searchParams.set(name, range[place]);
+      else address.searchParams.delete(name);
     }
+    now.dataset.here = address.pathname + address.search;
+    refresh("now").catch(() => {});
   }
 
   async function load(chart) {
