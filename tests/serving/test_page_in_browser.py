@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.serving.browser import Browser, browser, is_installed
+from tests.browser import Browser, browser, is_installed
 from tests.serving.echo_export import HOSTILE, write_echo
 from tests.serving.page_server import PageServer, serving, write_registry
 from torch_estimator.registry import Registry
