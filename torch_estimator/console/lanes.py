@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torch_estimator.activity.timeline import Change, Run, Spent
 from torch_estimator.console.texts import clean, span
-from torch_estimator.jobs.directory import JobEvent
+from torch_estimator.jobs.directory import FINAL, JobEvent
 from torch_estimator.launch.job import describe_status
 
 COLUMNS = 800
@@ -73,6 +73,8 @@ def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float) -> 
     for run in runs:
         by_role[run.role].append(run)
     ahead = _clocks(by_role)
+    if events and events[-1].state in FINAL:
+        now = min(now, events[-1].time)
     roles = [*by_role, *sorted({one.role for one in events if one.role} - by_role.keys())]
     lanes = []
     for role in sorted(roles, key=_order):
@@ -226,12 +228,12 @@ def drawn(segments: Sequence[Segment], low: float, high: float, columns: int = C
     width = (high - low) / columns
     shown: list[Segment] = []
     secs: dict[str, float] = defaultdict(float)
-    begun = low
+    begun, alone = low, ""
 
     def flush(until: float) -> None:
         if secs:
             state = max(secs, key=lambda one: secs[one])
-            note = f"{len(secs)} states" if len(secs) > 1 else ""
+            note = f"{len(secs)} states" if len(secs) > 1 else alone
             if shown and shown[-1].state == state and shown[-1].note == note and shown[-1].end >= begun - width:
                 shown[-1] = replace(shown[-1], end=until)
             else:
@@ -252,6 +254,7 @@ def drawn(segments: Sequence[Segment], low: float, high: float, columns: int = C
         elif end - begun > width:
             flush(start)
             begun = start
+        alone = "" if secs else segment.note
         secs[segment.state] += end - start
     if secs:
         flush(min(high, max(begun + sum(secs.values()), begun + width)))
