@@ -20,7 +20,7 @@ from torch_estimator.activity.timeline import Run
 from torch_estimator.console import texts
 from torch_estimator.console.charts import charts_of, points_of
 from torch_estimator.console.curves import Curve
-from torch_estimator.console.lanes import Lane, Segment, drawn, lanes_of, spent_by, time_sentence
+from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, main_folder
 from torch_estimator.web.access import Access
@@ -162,6 +162,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
         "axis": axis,
         "lanes": [(lane, drawn(lane.segments, axis.low, axis.high)) for lane in lanes],
         "marks": _apart(marks, axis),
+        "all_states": STATES,
         "states": {one.state for lane in lanes for one in lane.segments},
         "restarts": restarts,
         "restarts_sentence": restarts_sentence(restarts),

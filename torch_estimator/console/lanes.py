@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 import bisect
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,15 @@ _EXIT_SECS = 15.0
 # A process that has written so recently is alive.
 _ALIVE_SECS = 5.0
 _LEAST_SHIFT_SECS = 0.5
+
+STATES = (
+    *("starting", "compiling", "training", "running", "serving", "waiting", "saving", "evaluating", "exporting"),
+    *("unknown", AWAY),
+)
+"""All states that lanes show."""
+
+ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of roles; of others, nothing is shown."""
 
 PARTS = ("computing", "input", "servers", "others", "saving", "evaluating", "starting")
 """Parts of the time, as `Spent` has them."""
@@ -71,11 +81,12 @@ def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float) -> 
     """Return a lane for each role of a job. Without timelines, it shows from when to when processes ran."""
     by_role: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        by_role[run.role].append(run)
+        if ROLE.fullmatch(run.role):
+            by_role[run.role].append(run)
     ahead = _clocks(by_role)
     if events and events[-1].state in FINAL:
         now = min(now, events[-1].time)
-    roles = [*by_role, *sorted({one.role for one in events if one.role} - by_role.keys())]
+    roles = [*by_role, *sorted({one.role for one in events if ROLE.fullmatch(one.role)} - by_role.keys())]
     lanes = []
     for role in sorted(roles, key=_order):
         own = [one for one in events if one.role == role]
@@ -123,7 +134,8 @@ def _segments(run: Run, end: float) -> Iterator[Segment]:
     for change, following in zip(changes, [*changes[1:], None], strict=True):
         until = end if following is None else min(following.time, end)
         if change.state != "ended" and until > change.time:
-            yield Segment(change.time, until, change.state, _note(change))
+            state = change.state if change.state in STATES else "unknown"
+            yield Segment(change.time, until, state, _note(change))
 
 
 def _note(change: Change) -> str:

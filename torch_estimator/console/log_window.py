@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from torch_estimator import files
+from torch_estimator.console.lanes import ROLE
 from torch_estimator.console.texts import clean
 from torch_estimator.jobs.logs import RAW_SUFFIX
 
@@ -189,7 +190,8 @@ def _logs(directory: str) -> dict[str, int]:
 
 
 def _role_of(name: str) -> str:
-    return name.partition(".")[0] if name.endswith((".log", RAW_SUFFIX)) else ""
+    role = name.partition(".")[0] if name.endswith(".log") else ""
+    return role if ROLE.fullmatch(role) else ""
 
 
 def _by_time(lines: Iterable[Line]) -> list[Line]:
