@@ -6,6 +6,7 @@ Install it with ``apt-get install chromium chromium-driver``; without it, these 
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -198,13 +199,13 @@ def test_it_fits_a_screen(corpus: Corpus, site: str, window: Browser, width: int
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_of_the_guide(corpus: Corpus, site: str, window: Browser, scheme: str, tmp_path: Path) -> None:
     write_census(corpus)
-    ended = [(0.2, 0.893, "SUCCEEDED"), (0.1, 0.9, "SUCCEEDED"), (9.0, 0.71, "FAILED")]
+    ended = [(0.05, 0.893, "SUCCEEDED"), (0.1, 0.902, "SUCCEEDED"), (0.4, 0.871, "FAILED")]
     for number, (rate, auc, state) in enumerate(ended, 4):
         write_earlier(corpus, f"census_{number}", rate, auc, state, ago=86400.0 * (7 - number))
     window.prefer(scheme)
     folder = Path(PICTURES or tmp_path)
     for name, page, height in (
-        ("jobs", "/", 480),
+        ("jobs", "/", 560),
         ("job", "/page/job?id=job:census_7", 1340),
         ("compare", "/page/compare?id=job:census_4&id=job:census_5&id=job:census_6", 900),
     ):
@@ -215,18 +216,25 @@ def test_pictures_of_the_guide(corpus: Corpus, site: str, window: Browser, schem
             window.wait_until(lambda: len(window.find(".chart[data-drawn]")) == len(window.find(".chart")))
         background = window.run("return getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(","))) < 380) is (scheme == "dark")
+        # The folder and the port are others each time.
+        window.run("document.querySelector('.address').textContent = '127.0.0.1:8600'")
+        window.run("const where = document.querySelector('#jobs-in'); if (where) where.textContent = '/home/me/jobs'")
         window.screenshot(folder / f"console_{name}_{scheme}.png")
         assert (folder / f"console_{name}_{scheme}.png").stat().st_size > 10_000
 
 
 def write_earlier(corpus: Corpus, name: str, rate: float, auc: float, state: str, *, ago: float) -> None:
     """Write a job that has ended."""
-    began = corpus.now - ago
+    began, noise = corpus.now - ago, random.Random(name)
+
+    def loss(step: int) -> float:
+        return 0.28 + rate / 8 + 0.4 * 2.0 ** (-step * rate / 30)
+
     reason = "" if state == "SUCCEEDED" else "chief-0 ended with status 2. chief-0 said: the loss is NaN at step 2410."
     corpus.job(
         name,
         ago=ago,
-        arguments=["--train-steps", "3000", f"--learning-rate={rate}", "--units", "64" if rate == 9.0 else "128,64"],
+        arguments=["--train-steps", "3000", f"--learning-rate={rate}", "--units", "64" if rate == 0.4 else "128,64"],
         events=[
             {"kind": "submitted", "time": 0.0, "state": "QUEUED"},
             {"kind": "started", "time": 2.0, "state": "RUNNING", "role": "chief-0", "pid": 1},
@@ -236,14 +244,14 @@ def write_earlier(corpus: Corpus, name: str, rate: float, auc: float, state: str
     steps = range(0, 3000 if state == "SUCCEEDED" else 2400, 10)
     corpus.curves(
         corpus.output(name),
-        {"loss": lambda step: 0.28 + rate / 60 + 0.4 * 2 ** (-step * rate / 100)},
+        {"loss": lambda step: loss(step) + noise.gauss(0, 0.012)},
         steps=steps,
         began=began + 10,
         secs_per_step=0.3,
     )
     corpus.curves(
         corpus.output(name) / "eval",
-        {"auc": lambda step: auc - 0.1 * 2 ** (-step / 400), "loss": lambda step: 0.3 + rate / 60},
+        {"auc": lambda step: auc - 0.1 * 2 ** (-step * rate / 40), "loss": lambda step: loss(step) + 0.015},
         steps=[step for step in range(300, 3001, 300) if step <= steps[-1] + 10],
         began=began + 100,
         secs_per_step=0.3,

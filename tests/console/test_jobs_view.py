@@ -24,8 +24,9 @@ def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         (index_module, "_OVER_SECS"),
         (sources_module, "_NAMES_SECS"),
         (sources_module, "_RUNS_SECS"),
+        (sources_module, "_REST"),
     ):
-        monkeypatch.setattr(module, name, -1.0)
+        monkeypatch.setattr(module, name, 0.0 if name == "_REST" else -1.0)
 
 
 def ended(corpus: Corpus, name: str, *, state: str = "SUCCEEDED", reason: str = "", **spec: object) -> JobDirectory:

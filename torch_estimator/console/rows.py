@@ -25,6 +25,7 @@ Ended = Callable[[JobEvent], str | None]
 
 _END_BYTES = 2**14
 _LINES_BYTES = 2000
+_EVENTS = "tfevents"
 # A run without a job runs if something was written to it so recently.
 _RECENT_SECS = 120.0
 
@@ -62,8 +63,8 @@ class Row:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is going to change, unless somebody resumes it."""
-        return self.state in FINAL
+        """Whether nothing of it is going to change, unless somebody goes on with it."""
+        return self.state in FINAL or (self.kind == "run" and not self.state)
 
     @property
     def progress(self) -> float | None:
@@ -257,8 +258,11 @@ def _of_study(directory: StudyDirectory) -> tuple[str, float | None, str]:
 
 
 def changed_at(found: Found) -> float:
-    """Return when a job last got an event; a local directory's time, which costs no reading."""
-    with contextlib.suppress(OSError):
-        if found.job is not None and found.job.is_local:
-            return os.stat(files.join(found.job.url, "events")).st_mtime
+    """Return when a job last got an event, or when a run was last written to; 0 at a URL, where asking takes long."""
+    with contextlib.suppress(OSError, ValueError):
+        if found.job is not None:
+            return os.stat(files.join(found.job.url, "events")).st_mtime if found.job.is_local else 0.0
+        if files.is_local(found.folder):
+            folder = main_folder(found)
+            return max(os.stat(files.join(folder, name)).st_mtime for name in files.listdir(folder) if _EVENTS in name)
     return 0.0

@@ -27,6 +27,7 @@ _DEPTH = 4
 _MOST_LOOKED_INTO = 20
 _NAMES_SECS = 1.0
 _RUNS_SECS = 10.0
+_REST = 20
 # Directories that hold no event files, but many others.
 _WITHOUT_EVENTS = ("model.ckpt-", "export", ".", "package")
 
@@ -77,8 +78,8 @@ class Sources:
 
     def entries(self) -> list[Entry]:
         """Return what is listed, the newest first."""
-        found = [*self._kept("jobs", _NAMES_SECS, self._jobs), *self._kept("runs", _RUNS_SECS, self._runs)]
-        return sorted(found, key=lambda one: (-one.changed, one.id))[:MOST_LISTED]
+        jobs, runs = self._kept("jobs", _NAMES_SECS, self._jobs), self._kept("runs", _RUNS_SECS, self._runs)
+        return sorted([*jobs, *runs], key=_newest_first)[:MOST_LISTED] if jobs and runs else jobs or runs
 
     def problems(self) -> list[str]:
         """Return what is wrong with the directories, in sentences."""
@@ -113,12 +114,14 @@ class Sources:
         return [name] if is_there else []
 
     def _kept(self, key: str, secs: float, read: Any) -> list[Entry]:
-        known = self._listed.get(key)
-        if known is None or time.monotonic() - known[0] > secs:
+        known, began = self._listed.get(key), time.monotonic()
+        if known is None or began > known[0]:
             entries: list[Entry] = []
             with contextlib.suppress(OSError, UserError, ValueError):
-                entries = list(read())
-            known = self._listed[key] = time.monotonic(), entries
+                entries = sorted(read(), key=_newest_first)[:MOST_LISTED]
+            # A list that takes long, as of 100,000 jobs, is made less often.
+            now = time.monotonic()
+            known = self._listed[key] = now + max(secs, _REST * (now - began)), entries
         found: list[Entry] = known[1]
         return found
 
@@ -144,6 +147,10 @@ class Sources:
             for name in dict.fromkeys(runs):
                 path = files.join(self.logdir, name) if name else self.logdir
                 yield Entry(f"run:{name or '.'}", os.stat(path).st_mtime if files.is_local(path) else 0.0)
+
+
+def _newest_first(entry: Entry) -> tuple[float, str]:
+    return -entry.changed, entry.id
 
 
 def is_evaluation(name: str) -> bool:
