@@ -13,7 +13,9 @@ from tests.console.corpus import Corpus, write_census
 from tests.console.pages import Page
 from torch_estimator.console import index as index_module
 from torch_estimator.console import sources as sources_module
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory
+from torch_estimator.jobs.kinds import status_of
 
 
 @pytest.fixture(autouse=True)
@@ -217,3 +219,37 @@ def test_with_a_token_file_only_who_has_a_token_sees_anything(corpus: Corpus, vi
     assert site.get("/page/points?id=job:first").status_code == 401
     assert site.get("/page/follow?id=job:first").status_code == 401
     assert "first" in site.get("/", headers={"authorization": "Bearer s3cret"}).text
+
+
+def test_a_job_whose_output_cannot_be_reached_is_shown_without_it(corpus: Corpus, visit: Visit) -> None:
+    job = ended(corpus, "far", job_dir="nosuchstore://bucket/x")
+    corpus.log(job, "chief-0", [(1e9, "a line")])
+    site = visit(corpus.jobs)
+    assert "succeeded" in Page(site.get("/")).text
+    page = Page(site.get("/page/job?id=job:far"))
+    assert "Curves and lanes are missing: nosuchstore://bucket/x cannot be used: Protocol not known" in page.text
+    assert "a line" in page.text
+
+
+def test_links_to_what_is_listed_anyway_are_not_followed(corpus: Corpus, visit: Visit) -> None:
+    logs = corpus.base / "logs"
+    corpus.curves(logs / "a" / "first", {"loss": float}, steps=range(3), began=1e9, secs_per_step=1)
+    corpus.curves(corpus.base / "elsewhere", {"loss": float}, steps=range(3), began=1e9, secs_per_step=1)
+    (logs / "a" / "loop").symlink_to(logs)
+    (logs / "up").symlink_to(corpus.base)
+    (logs / "again").symlink_to(logs / "a")
+    (logs / "linked").symlink_to(corpus.base / "elsewhere")
+    page = Page(visit(None, logdir=logs).get("/"))
+    assert sorted(one["href"] for one in page.all("a", href="id=run")) == [
+        "/page/job?id=run%3Aa%2Ffirst",
+        "/page/job?id=run%3Alinked",
+    ]
+
+
+def test_a_job_of_an_unknown_kind_of_target_gets_a_sentence(corpus: Corpus, visit: Visit) -> None:
+    corpus.job("odd", settings={"kind": "moon"}, events=[corpus.launched()])
+    corpus.job("none", settings={}, events=[corpus.launched()])
+    page = Page(visit(corpus.jobs).get("/"))
+    assert sorted(names_in(page)) == ["none", "odd"]
+    with pytest.raises(InvalidValueError, match="names the kind of target 'moon', but there are local, slurm, ray"):
+        status_of(JobDirectory(str(corpus.jobs), "odd"))

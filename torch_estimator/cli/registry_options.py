@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from torch_estimator.registry.registry import Registry
 
 ENVIRONMENT = "TORCH_ESTIMATOR_REGISTRY"
 
@@ -31,6 +34,8 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 def registry_of(options: argparse.Namespace) -> Registry:
     """Return the registry that the command line or the environment names; raise if neither names one."""
+    from torch_estimator.registry.registry import Registry
+
     url = options.registry or os.environ.get(ENVIRONMENT)
     if not url:
         raise InvalidValueError(f"no registry is given; name its directory with --registry, or set {ENVIRONMENT}.")

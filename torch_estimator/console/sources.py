@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +23,15 @@ from torch_estimator.web.errors import RequestError
 MOST_LISTED = 20_000
 """Most jobs and runs that are listed, the newest ones."""
 
+# Most directories that are looked into for event files, of one job and of all runs.
 _MOST_FOLDERS = 2000
+_MOST_RUN_FOLDERS = 3 * MOST_LISTED
 _DEPTH = 4
 _MOST_LOOKED_INTO = 20
 _NAMES_SECS = 1.0
 _RUNS_SECS = 10.0
 _REST = 20
+_REACHED_SECS = 30.0
 # Directories that hold no event files, but many others.
 _WITHOUT_EVENTS = ("model.ckpt-", "export", ".", "package")
 
@@ -49,13 +53,15 @@ class Entry:
 class Found:
     """A job, a trial of a job, or a run.
 
-    `folder` is where it writes event files, checkpoints and exports; empty if that is not known.
+    `folder` is where it writes event files, checkpoints and exports; empty if that is not known, or cannot be reached,
+    as the sentence `problem` says.
     """
 
     id: str
     folder: str
     job: JobDirectory | None = None
     spec: JobSpec | None = None
+    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -75,6 +81,7 @@ class Sources:
     logdir: str | None = None
     registry: str | None = None
     _listed: dict[str, tuple[float, Any]] = field(default_factory=dict)
+    _reached: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def entries(self) -> list[Entry]:
         """Return what is listed, the newest first."""
@@ -92,7 +99,9 @@ class Sources:
             if kind == "job" and self.jobs and name in self._names(name):
                 job = JobDirectory(self.jobs, name)
                 spec = job.spec()
-                return Found(id, folder_of(spec, self.jobs), job, spec)
+                folder = folder_of(spec, self.jobs)
+                problem = self._unreachable(folder)
+                return Found(id, "" if problem else folder, job, spec, problem)
             study, _, number = name.rpartition("/")
             if kind == "trial" and self.jobs and number.isdecimal() and study in self._names(study):
                 job = JobDirectory(self.jobs, study)
@@ -112,6 +121,23 @@ class Sources:
         assert self.jobs is not None
         is_there = "/" not in name and name not in ("", ".", "..") and files.is_dir(files.join(self.jobs, name))
         return [name] if is_there else []
+
+    def _unreachable(self, url: str) -> str:
+        """Return why a URL cannot be reached, in a sentence; it is tried now and then."""
+        if not url or files.is_local(url):
+            return ""
+        known = self._reached.get(url)
+        if known is None or time.monotonic() > known[0]:
+            problem = ""
+            try:
+                files.is_dir(url)
+            except Exception as error:
+                # The packages of object stores have errors of their own.
+                problem = (
+                    str(error) if isinstance(error, UserError) else f"{url} cannot be reached: {files.reason(error)}."
+                )
+            known = self._reached[url] = time.monotonic() + _REACHED_SECS, problem
+        return known[1]
 
     def _kept(self, key: str, secs: float, read: Any) -> list[Entry]:
         known, began = self._listed.get(key), time.monotonic()
@@ -141,7 +167,7 @@ class Sources:
 
     def _runs(self) -> Iterator[Entry]:
         if self.logdir is not None:
-            found = folders_with_events(self.logdir)
+            found = folders_with_events(self.logdir, _MOST_RUN_FOLDERS)
             # What is part of a run stands for the run.
             runs = (parent if is_part(base) else one for one in found for parent, _, base in [one.rpartition("/")])
             for name in dict.fromkeys(runs):
@@ -180,14 +206,15 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def folders_with_events(top: str) -> list[str]:
+def folders_with_events(top: str, most: int = _MOST_FOLDERS) -> list[str]:
     """Return the paths below a directory of those with event files; the directory itself is ``""``."""
     if not files.is_local(top):
         inside = [name.rpartition("/")[0] for name in files.all_files(top) if "tfevents" in files.basename(name)]
         return sorted(set(inside))
-    found, looked, waiting = [], 0, [("", 0)]
-    while waiting and looked < _MOST_FOLDERS:
-        below, depth = waiting.pop(0)
+    found, looked, waiting = [], 0, deque([("", 0)])
+    own = os.path.join(os.path.realpath(top), "")
+    while waiting and looked < most:
+        below, depth = waiting.popleft()
         looked += 1
         has_events = False
         with contextlib.suppress(OSError), os.scandir(os.path.join(top, below)) as entries:
@@ -195,6 +222,10 @@ def folders_with_events(top: str) -> list[str]:
                 if "tfevents" in one.name:
                     has_events = True
                 elif depth < _DEPTH and not one.name.startswith(_WITHOUT_EVENTS) and one.is_dir():
+                    to = os.path.join(os.path.realpath(one.path), "") if one.is_symlink() else None
+                    # What a link within the directory leads to, or to what is around it, is found anyway.
+                    if to is not None and (to.startswith(own) or own.startswith(to)):
+                        continue
                     waiting.append((f"{below}/{one.name}" if below else one.name, depth + 1))
         if has_events:
             found.append(below)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch_estimator.jobs.directory import JobDirectory, Status
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.jobs.directory import JOB_FILE, JobDirectory, JobEvent, Status
 from torch_estimator.jobs.ray import Ray
 from torch_estimator.jobs.slurm import Slurm
 from torch_estimator.jobs.targets import Local, Target
@@ -13,4 +14,14 @@ KINDS: dict[str, Target] = {"local": Local(), "slurm": Slurm(), "ray": Ray()}
 
 def status_of(job: JobDirectory) -> Status:
     """Return the state of a job; its target says whether the launcher is still there."""
-    return job.status(lambda launched: KINDS[job.spec().settings["kind"]].ended(launched))
+
+    def ended(launched: JobEvent) -> str | None:
+        kind = job.spec().settings.get("kind")
+        if kind not in KINDS:
+            raise InvalidValueError(
+                f"{job.url}/{JOB_FILE} names the kind of target {kind!r}, but there are {', '.join(KINDS)}; it is "
+                "damaged, or a later version has written it."
+            )
+        return KINDS[kind].ended(launched)
+
+    return job.status(ended)

@@ -8,6 +8,7 @@ the time that protocol buffers take, and no package for them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import struct
 from collections.abc import Iterator
@@ -196,7 +197,7 @@ class _File:
                 self._decode(data, np.array(places), np.array(lengths))
             except _Damaged as error:
                 where = self.position + error.args[0]
-                _logger.warning("%s is damaged at byte %d; the rest of it is skipped.", self.path, where)
+                _warn(self.path, where)
                 self._is_damaged = True
         return at, needed
 
@@ -271,6 +272,12 @@ class _File:
                 for column, tag in enumerate(tags if len(chunk.steps) else ()):
                     found.setdefault(tag, []).append((chunk, column))
         return {tag: _column(parts) for tag, parts in found.items()}
+
+
+@functools.lru_cache(1000)
+def _warn(path: str, place: int) -> None:
+    """Say once that a file is damaged; it may be read again and again."""
+    _logger.warning("%s is damaged at byte %d; the rest of it is skipped.", path, place)
 
 
 class _Damaged(Exception):
