@@ -73,7 +73,12 @@ def add_to(commands: Commands) -> None:
     )
     advise.add_argument("--model-dir", metavar="DIR", help="model directory (default: what --job-dir of the job names)")
     _add_format(advise)
-    _add_format(add("trials", "list the trials of a study, the best one marked", run_trials))
+    trials = add("trials", "list the trials of a study, the best one marked; or stop, pause or promote one", run_trials)
+    _add_format(trials)
+    which = trials.add_mutually_exclusive_group()
+    which.add_argument("--stop", type=int, metavar="N", help="end trial N, which stays where it is")
+    which.add_argument("--pause", type=int, metavar="N", help="end the process of trial N until it is promoted")
+    which.add_argument("--promote", type=int, metavar="N", help="send trial N on, although others did better")
     stream = add("stream-logs", "print the log lines of a job as they come", run_stream)
     stream.add_argument("--task-name", metavar="ROLE", help="only this role, such as worker-0")
     _add_streaming(stream)
@@ -380,8 +385,14 @@ def run_trials(options: argparse.Namespace) -> None:
     from torch_estimator.jobs.directory import FINAL
     from torch_estimator.jobs.kinds import status_of
     from torch_estimator.tuning.directory import StudyDirectory, best_trial
+    from torch_estimator.tuning.requests import Requests
 
     directory = StudyDirectory(_job(options))
+    for action in ("stop", "pause", "promote"):
+        if (number := getattr(options, action)) is not None:
+            Requests(directory).ask(action.upper(), number)
+            print(f"Asked study {directory.job.name} to {action} trial {number}.", file=sys.stderr)
+            return
     study, trials = directory.study(), directory.trials()
     best = best_trial(trials, study)
     states = directory.states(trials, is_over=status_of(directory.job).state in FINAL)

@@ -25,7 +25,8 @@ from torch_estimator.cluster.task import role_of as role_of
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.log import time_text
 from torch_estimator.runs.locks import Holder, kernel
-from torch_estimator.runs.state_file import StateFile, encoded
+from torch_estimator.runs.numbered_files import NumberedFiles
+from torch_estimator.runs.state_file import StateFile
 
 State = Literal["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
 
@@ -38,7 +39,6 @@ JOB_FILE = "job.json"
 
 _MEMORY = re.compile(r"(\d+)([KMGT]?)i?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
-_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +183,8 @@ class JobDirectory:
         return files.join(self.url, "key")
 
     @property
-    def _events(self) -> str:
-        return files.join(self.url, "events")
+    def _events(self) -> NumberedFiles:
+        return NumberedFiles(files.join(self.url, "events"))
 
     def spec(self) -> JobSpec:
         """Return what was asked for, or raise an InvalidValueError if there is no such job."""
@@ -215,7 +215,7 @@ class JobDirectory:
     def make(self) -> None:
         """Make the directory."""
         files.makedirs(self.logs)
-        files.makedirs(self._events)
+        files.makedirs(self._events.url)
         if self.is_local:
             os.chmod(self.url, 0o700)
 
@@ -226,18 +226,11 @@ class JobDirectory:
 
     def add(self, kind: Any, state: State | None = None, **details: Any) -> None:
         """Add an event. Launcher and commands may do so at the same time."""
-        event = JobEvent(kind=kind, time=time.time(), state=state, **details)
-        path = self.next_event()
-        if not files.can_create(path):
-            # Two writers at the same moment would go unnoticed, as in a registry on such a store.
-            files.write_atomic(path, encoded(event))
-            return
-        while not files.create(path, encoded(event)):
-            path = self.next_event()
+        self._events.add(JobEvent(kind=kind, time=time.time(), state=state, **details))
 
     def next_event(self) -> str:
         """Return the path of the file that the next event would have."""
-        return files.join(self._events, f"{max(self._numbers(), default=0) + 1:0{_DIGITS}}.json")
+        return self._events.path(max(self._events.numbers(), default=0) + 1)
 
     def events(self) -> list[JobEvent]:
         """Return all events, the oldest first."""
@@ -295,15 +288,11 @@ class JobDirectory:
         return next((event for event in self._events_backwards() if event.kind == "launched"), None)
 
     def _events_backwards(self) -> Iterator[JobEvent]:
-        for number in sorted(self._numbers(), reverse=True):
-            path = files.join(self._events, f"{number:0{_DIGITS}}.json")
-            event = StateFile(path, JobEvent, error=InvalidValueError).read()
+        events = self._events
+        for number in reversed(events.numbers()):
+            event = StateFile(events.path(number), JobEvent, error=InvalidValueError).read()
             if event is not None:
                 yield event
-
-    def _numbers(self) -> list[int]:
-        stems = (name.removesuffix(".json") for name in files.listdir(self._events))
-        return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
 
 
 def names(jobs: str) -> list[str]:

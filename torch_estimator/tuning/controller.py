@@ -29,6 +29,7 @@ from torch_estimator.tuning.asha import Standing, next_move
 from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, rank
 from torch_estimator.tuning.job_trials import Submitted
 from torch_estimator.tuning.metrics import Measured, read_metric
+from torch_estimator.tuning.requests import Answer, Request, Requests, refusal
 from torch_estimator.tuning.samplers import Sampler, sampler_of
 from torch_estimator.tuning.starters import Adopted, Forked, Fresh, Process, Start, send
 from torch_estimator.tuning.study import Study
@@ -54,7 +55,10 @@ class Controller:
         self._sampler: Sampler = sampler_of(self._study, files.join(directory.job.url, "optuna.journal"))
         self._trials = {trial.number: trial for trial in directory.trials()}
         self._order = 0
+        self._requests = Requests(directory)
         self._running: dict[int, Process] = {}
+        # When trials that were asked to end are killed.
+        self._kill_one_at: dict[int, float] = {}
         # Trials whose process died, or was never started, in the order in which they are started again.
         self._waiting: list[int] = []
         self._is_exhausted = False
@@ -73,7 +77,9 @@ class Controller:
             self._settle()
             while True:
                 for number in [one for one, process in self._running.items() if process.has_ended()]:
+                    self._kill_one_at.pop(number, None)
                     self._on_end(self._trials[number], self._running.pop(number).status)
+                self._answer_requests()
                 while not self._status and len(self._running) < self._study.parallel and self._go_on():
                     pass
                 if not self._running:
@@ -81,8 +87,12 @@ class Controller:
                 self._events.handle_one(_POLL_SECS)
                 if time.monotonic() >= self._kill_at:
                     self._signal_all(signal.SIGKILL)
+                for number, at in self._kill_one_at.items():
+                    if time.monotonic() >= at:
+                        send(self._running[number], signal.SIGKILL)
         if not self._status:
             self._finish()
+            self._answer_requests()
         return self._status, self._reason
 
     def _repeat_to_sampler(self) -> None:
@@ -111,7 +121,7 @@ class Controller:
     def _settle(self) -> None:
         """Take up the trials that run, and those that ended or died while there was no controller."""
         for trial in list(self._trials.values()):
-            if trial.state == "STOPPED":
+            if trial.state == "STOPPED" and trial.by_hand != "STOP":
                 trial.state = "PAUSED"
             if trial.state != "RUNNING":
                 continue
@@ -130,6 +140,13 @@ class Controller:
         if self._waiting:
             self._start(self._trials[self._waiting.pop(0)])
             return True
+        for trial in self._trials.values():
+            if trial.state == "PAUSED" and trial.by_hand == "PROMOTE":
+                if len(trial.results) > trial.rung:
+                    self._promote(trial, trial.rung + 1, _steps_of(trial, trial.rung + 1))
+                else:
+                    self._promote(trial, trial.rung, trial.pauses_at)
+                return True
         can_start = not self._is_exhausted and len(self._trials) < self._study.max_trials
         if self._study.early_stopping:
             standings = {number: _standing(trial) for number, trial in self._trials.items()}
@@ -139,7 +156,7 @@ class Controller:
                 return self._finish_best()
             if move.trial is not None:
                 trial, rung = self._trials[move.trial], move.rung
-                self._promote(trial, rung, max(1, trial.results[0][0]) * _FACTOR**rung)
+                self._promote(trial, rung, _steps_of(trial, rung))
                 return True
         if not can_start:
             return False
@@ -172,8 +189,10 @@ class Controller:
 
     def _promote(self, trial: Trial, rung: int, pauses_at: int | None) -> None:
         where = "its end" if pauses_at is None else f"step {pauses_at}"
-        self._say(f"trial {trial.number} is promoted from step {trial.step} to {where}.")
+        come = "goes on" if trial.step is None else f"is promoted from step {trial.step}"
+        self._say(f"trial {trial.number} {come} to {where}.")
         trial.state, trial.rung, trial.pauses_at = "RUNNING", rung, pauses_at
+        trial.by_hand, trial.reason = "", ""
         self._start(trial)
 
     def _finish_best(self) -> bool:
@@ -184,7 +203,7 @@ class Controller:
         that rung says nothing of them.
         """
         trials = list(self._trials.values())
-        paused = [trial for trial in trials if trial.state == "PAUSED"]
+        paused = [trial for trial in trials if trial.state == "PAUSED" and not trial.by_hand]
         if any(not _goes_to_its_end(self._trials[number]) for number in self._running) or not paused:
             return False
         ended = [trial for trial in trials if trial.state == "SUCCEEDED" or _goes_to_its_end(trial)]
@@ -230,12 +249,16 @@ class Controller:
                 self._fail(trial, problem or f"it has no {self._study.metric!r} at step {paused_at}.")
             else:
                 self._reach(trial, step, measured.values, "PAUSED")
+                if trial.by_hand == "STOP":
+                    self._hold(trial)
         elif status == 0 and measured.values:
             self._reach(trial, max(measured.values), measured.values, "SUCCEEDED")
             if trial.pauses_at is not None and trial.starts == 1:
                 self._say_of_pauses(trial)
         elif status == 0:
             self._fail(trial, problem)
+        elif trial.by_hand and not self._status:
+            self._hold(trial)
         elif died and (self._status or not is_counted or trial.restarts < self._spec.max_restarts):
             trial.restarts += is_counted and not self._status
             self._waiting.append(trial.number)
@@ -244,6 +267,39 @@ class Controller:
             self._say(f"trial {trial.number} {how}; it goes on from its last checkpoint.")
         else:
             self._fail(trial, " ".join(filter(None, [f"it {_how(status)}.", self._last_line(trial)])))
+
+    def _answer_requests(self) -> None:
+        for number, request in self._requests.unanswered():
+            answer = self._carry_out(request)
+            self._say(f"asked to {request.action.lower()} trial {request.trial}: {answer.text}")
+            # Last: a controller that is killed before, and started again, finds the request, and what it has done.
+            self._requests.answer_file(number).write(answer)
+
+    def _carry_out(self, request: Request) -> Answer:
+        trial = self._trials.get(request.trial)
+        problem = f"there is no trial {request.trial}." if trial is None else refusal(trial, request.action)
+        if trial is None or problem or self._status:
+            return Answer(text=problem or "the study is about to end.", is_refused=True)
+        trial.by_hand = request.action
+        self._directory.write(trial)
+        if request.action == "PROMOTE":
+            return Answer(text="it goes on as soon as there is a place for it.")
+        if trial.number in self._running:
+            self._kill_one_at[trial.number] = time.monotonic() + self._spec.stop_secs
+            self._send_end(trial.number)
+            return Answer(text="its process is told to end.")
+        if trial.number in self._waiting:
+            self._waiting.remove(trial.number)
+        self._hold(trial)
+        return Answer(text=trial.reason)
+
+    def _hold(self, trial: Trial) -> None:
+        """Write that a trial has ended because somebody asked for it. Its results are those of the rungs it reached."""
+        trial.state = "STOPPED" if trial.by_hand == "STOP" else "PAUSED"
+        trial.reason = f"it was {trial.state.lower()} by request."
+        trial.ended = time.time()
+        self._directory.write(trial)
+        self._say(f"trial {trial.number} has ended: {trial.reason}")
 
     def _measured(self, trial: Trial) -> tuple[Measured, str]:
         """Return the metric; without one, the reason in a sentence."""
@@ -300,7 +356,8 @@ class Controller:
         best = best_trial(list(self._trials.values()), self._study)
         if best is None:
             last = max(self._trials.values(), key=lambda trial: trial.ended)
-            self._status, self._reason = 1, f"no trial has a value; trial {last.number} failed because {last.reason}"
+            how = "failed because" if last.state == "FAILED" else f"is {last.state}:"
+            self._status, self._reason = 1, f"no trial has a value; trial {last.number} {how} {last.reason}"
         else:
             self._say(f"the best of {len(self._trials)} trials is {best.number}: {self._study.metric} = {best.value:g}")
 
@@ -315,8 +372,11 @@ class Controller:
         """Have all trials end. Those that go to a rung do not save, which would move that step and all later ones."""
         self._status, self._reason = status, reason
         self._kill_at = time.monotonic() + self._spec.stop_secs
-        for number, process in self._running.items():
-            send(process, signal.SIGTERM if self._trials[number].pauses_at is None else signal.SIGKILL)
+        for number in self._running:
+            self._send_end(number)
+
+    def _send_end(self, number: int) -> None:
+        send(self._running[number], signal.SIGTERM if self._trials[number].pauses_at is None else signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
         for process in self._running.values():
@@ -349,8 +409,13 @@ def _woken_by_children() -> Iterator[None]:
 
 
 def _standing(trial: Trial) -> Standing:
-    is_over = trial.state in ("SUCCEEDED", "FAILED")
+    is_over = trial.state in ("SUCCEEDED", "FAILED") or bool(trial.by_hand)
     return Standing([value for _, value in trial.results], _RUNGS if is_over else trial.rung)
+
+
+def _steps_of(trial: Trial, rung: int) -> int:
+    steps: int = max(1, trial.results[0][0]) * _FACTOR**rung
+    return steps
 
 
 def _goes_to_its_end(trial: Trial) -> bool:

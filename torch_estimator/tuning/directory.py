@@ -7,6 +7,7 @@
     JOBS/NAME/trials/3.metrics   what the program reported with cloudml-hypertune
     JOBS/NAME/trials/3/          its output, where the job has no directory for it
     JOBS/NAME/logs/trial-3.raw.log  what it printed
+    JOBS/NAME/requests/          what people ask of the controller; see `torch_estimator.tuning.requests`
     JOBS/NAME/optuna.journal     copy of the trials for optuna-dashboard
     JOBS/NAME/controller.lock    locked by the controller, which it names
     JOBS/NAME/imported.json      modules of libraries that trials have imported, for the controller to import them once
@@ -43,7 +44,9 @@ class Trial:
         compile: What ``compile="auto"`` means in it, if that does not depend on its `Shape`.
         threads: On how many threads it computes.
         state: RUNNING also where its process has died and is to be started again, PAUSED at a rung, and at the end
-            SUCCEEDED, STOPPED (it paused and was not promoted) or FAILED.
+            SUCCEEDED, STOPPED (it paused and was not promoted, or somebody stopped it) or FAILED.
+        by_hand: What somebody asked of it last, and holds on: a trial that was asked to STOP or PAUSE is not promoted
+            by itself, and one that was asked to PROMOTE waits for a place.
         asked: Place of its parameters in the order of what was asked of the sampler and told to it.
         told: Place of its results in that order.
         rung: Rung that it was last sent to, from 0 on.
@@ -53,7 +56,7 @@ class Trial:
         restarts: How often it died since it last reached a rung.
         began: When it was first started, in seconds since 1970.
         ended: When it last paused or ended.
-        reason: Why it failed, in a sentence.
+        reason: Why it failed, or was ended before a rung, in a sentence.
     """
 
     number: int
@@ -62,6 +65,7 @@ class Trial:
     compile: bool | None
     threads: int
     state: TrialState = "RUNNING"
+    by_hand: Literal["", "STOP", "PAUSE", "PROMOTE"] = ""
     asked: int = 0
     told: list[int] = field(default_factory=list)
     rung: int = 0
