@@ -29,8 +29,17 @@ def visit() -> Iterator[Visit]:
     """Opens a console that shows directories; its background thread runs only where it is asked for."""
     started: list[Context] = []
 
-    def visit(jobs: Any = None, *, logdir: Any = None, in_background: bool = False, **options: Any) -> httpx.Client:
-        sources = Sources(None if jobs is None else str(jobs), None if logdir is None else str(logdir))
+    def visit(
+        jobs: Any = None,
+        *,
+        logdir: Any = None,
+        registry: Any = None,
+        server: str | None = None,
+        in_background: bool = False,
+        **options: Any,
+    ) -> httpx.Client:
+        given = (None if one is None else str(one) for one in (jobs, logdir, registry, server))
+        sources = Sources(*given)
         app = make_app(sources, host="127.0.0.1", **options)
         if in_background:
             started.append(app.state.context)

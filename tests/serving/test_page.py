@@ -20,6 +20,7 @@ import pytest
 
 from tests.serving.echo_export import HOSTILE, INSTANCE, write_echo
 from tests.serving.page_server import PageServer, serving, write_registry
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.registry import Registry
 from torch_estimator.serving.catalog import DirectorySource
 from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
@@ -210,6 +211,17 @@ def test_a_server_without_models_says_so(tmp_path: Path) -> None:
     (tmp_path / "registry").mkdir()
     with serving(ServingOptions(registry=str(tmp_path / "registry"), port=0)) as running, client(running) as browser:
         assert "Nothing is served yet." in browser.get("/").text
+
+
+def test_it_links_to_a_console_whose_address_is_given(tmp_path: Path) -> None:
+    (tmp_path / "registry").mkdir()
+    options = ServingOptions(registry=str(tmp_path / "registry"), port=0, console="http://127.0.0.1:8600")
+    with serving(options) as running, client(running) as browser:
+        assert '<a href="http://127.0.0.1:8600" rel="noreferrer">Console</a>' in browser.get("/").text
+    with pytest.raises(
+        InvalidValueError, match=r"console must be an address such as .* but got 'javascript:alert\(1\)'"
+    ):
+        ServingOptions(registry="registry", console="javascript:alert(1)")
 
 
 # Predictions.
@@ -570,6 +582,7 @@ def test_the_page_needs_neither_torch_nor_onnx(template: Path) -> None:
 import sys
 from pathlib import Path
 from torch_estimator.serving import page
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.registry import Registry
 print("jinja2" in sys.modules)
 from torch_estimator.web.site import environment

@@ -156,6 +156,19 @@ def test_a_cancelled_study_saves_and_goes_on_where_it_was(jobs: Jobs) -> None:
     assert trained(study(jobs).trial(1)) == [1, 2, 3, 4, 5, *range(5, 17)]
 
 
+def test_a_trial_is_stopped_from_the_command_line(jobs: Jobs) -> None:
+    submit(jobs, WAITING)
+    wait_until(lambda: len(waiting(jobs)) == 2)
+    assert jobs.run("trials", "study", "--stop", "1") == (0, "", "Asked study study to stop trial 1.\n")
+    wait_until(lambda: study(jobs).trial(1).state == "STOPPED")
+    (jobs.folder / "go").touch()
+    assert jobs.wait("study") == "SUCCEEDED"
+    first = jobs.run("trials", "study")[1].splitlines()[1].split(maxsplit=4)
+    assert first == ["1", "STOPPED", "0", "1", "it was stopped by request."]
+    status, _, err = jobs.run("trials", "study", "--pause", "2")
+    assert (status, err) == (2, "estimator: error: trial 2 has ended already: it is SUCCEEDED.\n")
+
+
 def test_a_second_controller_is_refused(jobs: Jobs) -> None:
     submit(jobs, WAITING)
     wait_until(lambda: len(waiting(jobs)) == 2)

@@ -24,6 +24,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--registry", metavar="DIR", help="directory or URL of the registry; default: $TORCH_ESTIMATOR_REGISTRY"
     )
+    parser.add_argument(
+        "--server", metavar="URL", help="server of the registry's models; its requests are shown beside the versions"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument(
         "--port", type=int, default=8600, metavar="PORT", help="port; 0 takes a free one (default: 8600)"
@@ -52,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     if options.jobs is None and options.logdir is not None and problem_of(jobs, "--jobs"):
         jobs = None
     logdir = None if options.logdir is None else files.as_url(options.logdir)
-    sources = Sources(jobs, logdir, options.registry or os.environ.get(ENVIRONMENT))
+    sources = Sources(jobs, logdir, options.registry or os.environ.get(ENVIRONMENT), _server(options.server))
     app = make_app(sources, host=options.host, token_file=options.token_file)
     for problem in sources.problems():
         print(f"estimator: {problem}", file=sys.stderr)
@@ -63,3 +66,10 @@ def run(options: argparse.Namespace) -> None:
     print(f"Showing {where} at http://{address} (Ctrl-C ends it).", flush=True)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     serve(app, listener)
+
+
+def _server(given: str | None) -> str | None:
+    """Return the address of a server without a slash at its end."""
+    from torch_estimator.web.addresses import checked_address
+
+    return None if given is None else checked_address("--server", given)

@@ -67,6 +67,7 @@ def add_to(commands: Commands) -> None:
         default=None,
         help="leave names that a model does not read out of requests, in place of status 400",
     )
+    parser.add_argument("--console", metavar="URL", help="address of a console, to which the page links")
     parser.add_argument("--access-log", metavar="FILE", help="one line of JSON a request; - is stdout")
     parser.set_defaults(run=run)
 

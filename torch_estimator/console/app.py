@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from torch_estimator.console import compare_view, job_view, jobs_view
+from torch_estimator.console import compare_view, job_forms, job_view, jobs_view, models_view, tuning_view
 from torch_estimator.console.curves import Curves
 from torch_estimator.console.index import Index
 from torch_estimator.console.sources import Sources
@@ -41,7 +41,7 @@ class View(Protocol):
         """Return the routes of the view."""
 
 
-VIEWS: tuple[Any, ...] = (jobs_view, job_view, compare_view)
+VIEWS: tuple[Any, ...] = (jobs_view, job_view, compare_view, tuning_view, models_view, job_forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ def make_app(sources: Sources, *, host: str, token_file: str | None = None) -> S
     rules = AccessRules(has_tokens=bool(tokens), check_authorization=tokens.check, host=host)
     site = Site(rules, Path(__file__).parent, home="the jobs")
     context = Context(site, sources, Index(sources), Curves(), Timelines())
-    site.views |= {"": "Jobs", "compare": "Compare"}
+    site.views |= {"": "Jobs", "compare": "Compare", "models": "Models"}
+    if sources.server is not None:
+        site.elsewhere["Server"] = sources.server
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

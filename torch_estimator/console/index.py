@@ -73,6 +73,10 @@ class Index:
         """Return one row as it is now."""
         return self._read(id).row
 
+    def forget(self, id: str) -> None:
+        """Read a row anew when it is asked for: somebody has changed what it shows."""
+        self._known.pop(id, None)
+
     def _read(self, id: str, *, asks: bool = False) -> _Known:
         known, now = self._known.get(id), time.monotonic()
         if known is not None and now - known.at < (_OVER_SECS if known.row.is_over else _FRESH_SECS):

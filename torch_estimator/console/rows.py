@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch_estimator import files
 from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES, NAME
 from torch_estimator.console.sources import Found, is_evaluation, is_part, main_folder
+from torch_estimator.console.studies import read_trials
 from torch_estimator.console.texts import arguments_of, clean, is_secret
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import FINAL, JobEvent
@@ -248,7 +249,7 @@ def preferred(tags: Iterable[str]) -> tuple[str, bool] | None:
 def _of_study(directory: StudyDirectory) -> tuple[str, float | None, str]:
     """Return the metric of a study, its best value, and how its trials do."""
     try:
-        study, trials = directory.study(), directory.trials()
+        study, (trials, _) = directory.study(), read_trials(directory)
     except (UserError, ValueError):
         return "", None, ""
     best = best_trial(trials, study)

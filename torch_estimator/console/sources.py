@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch_estimator import files
@@ -75,11 +75,12 @@ class Found:
 
 @dataclass(slots=True)
 class Sources:
-    """The directories that were given; each may be None."""
+    """The directories that were given, and the address of the server of the registry's models; each may be None."""
 
     jobs: str | None
     logdir: str | None = None
     registry: str | None = None
+    server: str | None = None
     _listed: dict[str, tuple[float, Any]] = field(default_factory=dict)
     _reached: dict[str, tuple[float, str]] = field(default_factory=dict)
 
@@ -105,8 +106,9 @@ class Sources:
             study, _, number = name.rpartition("/")
             if kind == "trial" and self.jobs and number.isdecimal() and study in self._names(study):
                 job = JobDirectory(self.jobs, study)
-                trial = StudyDirectory(job).trial(int(number))
-                return Found(id, trial.job_dir, job, job.spec())
+                spec, trial = job.spec(), StudyDirectory(job).trial(int(number))
+                # It may be a path in the folder of the study.
+                return Found(id, folder_of(replace(spec, job_dir=trial.job_dir), self.jobs), job, spec)
             runs = self._kept("runs", _RUNS_SECS, self._runs) if kind == "run" else []
             if self.logdir and any(one.id == id for one in runs):
                 return Found(id, self.logdir if name == "." else files.join(self.logdir, name))

@@ -33,7 +33,7 @@ from torch_estimator.hooks.summary_saver import (
     loss_summary,
 )
 from torch_estimator.mode_keys import ModeKeys
-from torch_estimator.summary.event_reader import read_scalars
+from torch_estimator.summary.scalar_reader import read_scalars
 
 logger = logging.getLogger("torch_estimator")
 
@@ -257,11 +257,11 @@ class TrackingHook(SummarySaverHook):
         for folder, prefix in [(_FOLDER, ""), *((name, f"{name}/") for name in evaluations)]:
             directory = files.join(self._model_dir, folder)
             for tag, curve in read_scalars(directory).items() if files.is_dir(directory) else ():
-                for one in curve:
-                    if self._sent.get(prefix + tag, -1) < one.step and (saved is None or one.step <= saved):
+                for step, value, at in zip(*(numbers.tolist() for numbers in curve), strict=True):
+                    if self._sent.get(prefix + tag, -1) < step and (saved is None or step <= saved):
                         # An evaluation that was repeated after a kill is sent as it was written first.
-                        point = TrackedPoint(tag=prefix + tag, step=one.step, value=one.value, time=one.wall_time)
-                        points.setdefault((one.step, prefix + tag), point)
+                        point = TrackedPoint(tag=prefix + tag, step=step, value=value, time=at)
+                        points.setdefault((step, prefix + tag), point)
         return [points[key] for key in sorted(points)]
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.runs.state_file import dataclass_from_json
+from torch_estimator.web.addresses import checked_address
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -106,6 +107,7 @@ class ServingOptions:
     tls_certificate: str | None = None
     tls_key: str | None = None
     access_log: str | None = None
+    console: str | None = None
     ignore_unknown: bool = False
 
     def __post_init__(self) -> None:
@@ -118,6 +120,8 @@ class ServingOptions:
         for name in ("port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 2**16:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
+        if self.console is not None:
+            checked_address("console", self.console)
         self._check_nodes()
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise InvalidValueError("TLS needs both a certificate and a key; give both or neither.")

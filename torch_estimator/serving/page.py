@@ -57,6 +57,8 @@ class _Page:
             has_tokens=options.token_file is not None, check_authorization=check_authorization, host=options.host
         )
         self.site = Site(self._rules, Path(__file__).parent, home="the models")
+        if options.console is not None:
+            self.site.elsewhere["Console"] = options.console
         self._models = Models(service.catalog, options)
         self._history = LoadHistory(service.metrics)
 

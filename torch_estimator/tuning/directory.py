@@ -18,6 +18,7 @@ Controller and trials share nothing else, so that each can be killed and started
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,6 +30,8 @@ from torch_estimator.jobs.logs import RAW_SUFFIX
 from torch_estimator.runs.locks import FileLock, Holder
 from torch_estimator.runs.state_file import StateFile, from_json
 from torch_estimator.tuning.study import Study
+
+_EXPORT = re.compile(r"((?:.*/)?export/[^/]+/(\d+))/")
 
 TrialState = Literal["RUNNING", "PAUSED", "SUCCEEDED", "STOPPED", "FAILED"]
 
@@ -136,8 +139,12 @@ class StudyDirectory:
 
     def trials(self) -> list[Trial]:
         """Return all trials, by number."""
+        return [self.trial(number) for number in self.numbers()]
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all trials, ascending."""
         stems = (name.removesuffix(".json") for name in files.listdir(self.trials_url) if name.endswith(".json"))
-        return [self.trial(number) for number in sorted(int(stem) for stem in stems if stem.isdecimal())]
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def states(self, trials: Iterable[Trial], *, is_over: bool) -> list[str]:
         """Return states to be shown: INTERRUPTED of a trial without a process whose study has ended before it."""
@@ -181,6 +188,14 @@ class StudyDirectory:
 
     def _trial(self, number: int) -> StateFile[Trial]:
         return StateFile(self.path(number, ".json"), Trial, error=InvalidValueError, cure="remove it")
+
+
+def newest_export(job_dir: str) -> str | None:
+    """Return the directory of the newest export of a trial; None if it has none."""
+    found = (_EXPORT.match(name) for name in files.all_files(job_dir))
+    exports = {match[1]: int(match[2]) for match in found if match}
+    newest = max(exports, key=lambda name: exports[name], default=None)
+    return None if newest is None else files.join(job_dir, newest)
 
 
 def best_trial(trials: list[Trial], study: Study) -> Trial | None:

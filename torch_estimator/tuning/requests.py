@@ -67,9 +67,10 @@ class Requests:
         files.makedirs(self._files.url)
         self._files.add(Request(action=cast(Action, action), trial=number, time=time.time()))
 
-    def all(self) -> list[tuple[Request, Answer | None]]:
-        """Return all requests and the answers to them, the oldest first."""
-        found = ((self._request(number).read(), self.answer_file(number).read()) for number in self._files.numbers())
+    def all(self, last: int = 0) -> list[tuple[Request, Answer | None]]:
+        """Return all requests and the answers to them, the oldest first; of many only the `last` ones, if not 0."""
+        numbers = self._files.numbers()[-last:]
+        found = ((self._request(number).read(), self.answer_file(number).read()) for number in numbers)
         return [(request, answer) for request, answer in found if request is not None]
 
     def unanswered(self) -> Iterator[tuple[int, Request]]:

@@ -6,7 +6,6 @@ import json
 import logging
 import numbers
 import os
-import re
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from torch_estimator.jobs.package import copy_package, find_package
 from torch_estimator.launch.layout import Program
 from torch_estimator.runs.locks import Holder
 from torch_estimator.tuning.controller import only_controller, run_controller, threads_of
-from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial
+from torch_estimator.tuning.directory import StudyDirectory, Trial, best_trial, newest_export
 from torch_estimator.tuning.function_code import digest_of_function, is_changed
 from torch_estimator.tuning.space import Boolean, Categorical, Discrete, Double, Integer, Parameter, Space
 from torch_estimator.tuning.starters import Forked, Fresh, has_used_gpu
@@ -39,7 +38,6 @@ logger = logging.getLogger("torch_estimator")
 Function = Callable[[dict[str, Any], str], Any]
 
 _COLUMNS = ("trial", "state", "step", "secs")
-_EXPORT = re.compile(r"(.*\bexport/[^/]+/(\d+))/")
 
 
 def tune(
@@ -352,10 +350,7 @@ class TuningResult:
     @property
     def best_export(self) -> str | None:
         """The newest export of the best trial; None if it has none."""
-        found = (_EXPORT.match(name) for name in files.all_files(self.best_dir))
-        exports = {match[1]: int(match[2]) for match in found if match}
-        newest = max(exports, key=lambda name: exports[name], default=None)
-        return None if newest is None else files.join(self.best_dir, newest)
+        return newest_export(self.best_dir)
 
     def frame(self) -> Any:
         """Return a pandas DataFrame: a row for each trial, with its state, step, metric, seconds and parameters.

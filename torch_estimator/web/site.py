@@ -45,12 +45,13 @@ class Site:
     """The shared part of a site, whose own ``templates`` and ``static`` files are in `folder`.
 
     `home` says in words what the address ``/`` shows, such as ``"the models"``. `views` has the titles of the pages to
-    which the top of each page links, by their names.
+    which the top of each page links, by their names, and `elsewhere` the addresses of other sites by their titles.
     """
 
     def __init__(self, rules: AccessRules, folder: Path, *, home: str) -> None:
         self.rules = rules
         self.views: dict[str, str] = {}
+        self.elsewhere: dict[str, str] = {}
         self._folder = folder
         self._home = home
 
@@ -109,6 +110,7 @@ class Site:
                 static=functools.partial(self._static_address, request),
                 prefix=f"{mounted_at(request)}{PREFIX}",
                 views=self.views,
+                elsewhere=self.elsewhere,
                 path=request.url.path,
                 **values,
             )

@@ -1,0 +1,266 @@
+"""The page of a study: trials by rung, lines through their parameters, what makes the difference, and forms."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.console.conftest import Visit
+from tests.console.pages import Page
+from tests.serving.echo_export import HOSTILE, write_echo
+from tests.tuning.studies import make_study, make_trial
+from torch_estimator.console import index as index_module
+from torch_estimator.registry import Registry
+from torch_estimator.tuning.directory import StudyDirectory
+from torch_estimator.tuning.requests import Answer, Requests
+from torch_estimator.tuning.space import Categorical, Double, Space
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FRESH_SECS", "_OVER_SECS"):
+        monkeypatch.setattr(index_module, name, -1.0)
+
+
+SPACE = Space((Double("rate", 0.01, 1.0, scale="LOG"), Categorical("kind", ("a", "b"))))
+
+# Number: state, rung, results, further attributes.
+TRIALS: dict[int, tuple[str, int, list[tuple[int, float]], dict[str, Any]]] = {
+    1: ("SUCCEEDED", 2, [(4, 0.5), (16, 0.7), (64, 0.9)], {}),
+    2: ("PAUSED", 0, [(4, 0.3)], {}),
+    3: ("RUNNING", 1, [(4, 0.6)], {"pauses_at": 16}),
+    4: ("FAILED", 0, [], {"reason": "it was killed by SIGKILL."}),
+    5: ("STOPPED", 0, [(4, 0.1)], {"by_hand": "STOP", "reason": "it was stopped by request."}),
+    6: ("RUNNING", 0, [], {"pauses_at": 1}),
+}
+
+
+def write_study(folder: Path, *, state: str = "RUNNING", **asked: Any) -> StudyDirectory:
+    settings = {"space": SPACE, "metric": "auc", "max_trials": 9, "early_stopping": True, "algorithm": "RANDOM"}
+    directory = make_study(folder, "", **{**settings, **asked})
+    directory.job.add("started" if state == "RUNNING" else "ended", state)
+    for number, (trial, rung, results, others) in TRIALS.items():
+        parameters = {"rate": f"{0.1 * number:g}", "kind": "ab"[number % 2]}
+        make_trial(directory, number, state=trial, rung=rung, results=results, parameters=parameters, **others)
+    return directory
+
+
+def rungs(text: str) -> dict[str, list[tuple[int, str]]]:
+    """The trials of each rung and their kinds, as the page shows them."""
+    found = {}
+    for part in text.split('<div class="rung">')[1:]:
+        label = re.search(r'small">([^<]*)<', part)
+        assert label is not None
+        cells = re.findall(r'class="cell ([a-z ]+)"[^>]*>(\d+)<', part.partition("</ol>")[0])
+        found[label[1]] = [(int(number), kind) for kind, number in cells]
+    return found
+
+
+def send(console: httpx.Client, path: str, see: str, **fields: str) -> httpx.Response:
+    """Fill a form of a page and send it."""
+    key = re.search(r'name="form_key" value="([^"]+)"', console.get(see).text)
+    assert key is not None
+    return console.post(path, data={"form_key": key[1], **fields})
+
+
+PAGE = "/page/tuning?id=job:study"
+
+
+# What is shown.
+
+
+def test_trials_are_shown_by_rung_with_the_best_first_and_paused_ones_too(tmp_path: Path, visit: Visit) -> None:
+    write_study(tmp_path)
+    assert rungs(visit(tmp_path / "jobs").get(PAGE).text) == {
+        "step 64": [(1, "succeeded top")],
+        "step 16": [(1, "on top"), (3, "running")],
+        "step 4": [(3, "on"), (1, "on top"), (2, "paused"), (5, "stopped"), (4, "failed"), (6, "running")],
+    }
+
+
+def test_a_line_goes_through_the_values_of_each_trial_with_a_metric_and_the_best_is_on_top(
+    tmp_path: Path, visit: Visit
+) -> None:
+    write_study(tmp_path)
+    text = visit(tmp_path / "jobs").get(PAGE).text
+    lines = re.findall(
+        r'class="trial ([a-z ]+)" data-trial="(\d)" tabindex="-1"><title>([^<]*)</title>.*?points="([^"]*)"', text
+    )
+    assert [(kind, number) for kind, number, _, _ in lines] == [
+        ("rest", "5"),
+        ("rest", "2"),
+        ("rest", "3"),
+        ("best picked", "1"),
+    ]
+    assert lines[-1][2] == "Trial 1: auc 0.9; rate 0.1, kind b"
+    # 0.1 is halfway from 0.01 to 1 on the logarithmic axis; b is the second of two; no metric is better.
+    assert lines[-1][3] == "60,176.0 500,52.0 940,52.0"
+
+
+def test_the_best_trial_the_sampler_and_what_makes_the_difference_are_said(tmp_path: Path, visit: Visit) -> None:
+    write_study(tmp_path)
+    page = Page(visit(tmp_path / "jobs").get(PAGE))
+    assert "Best auc 0.9 Trials 6 of 9 Running 2" in page.text
+    assert "Trial 1 best so far" in page.text
+    assert "Values are random, with the seed 0." in page.text
+    assert "between 4 trials at step 4 that each parameter explains alone. That few trials say little." in page.text
+    assert len(page.all("progress")) == 2
+
+
+def test_the_table_can_be_sorted_without_a_script(tmp_path: Path, visit: Visit) -> None:
+    write_study(tmp_path)
+    console = visit(tmp_path / "jobs")
+
+    def order(by: str) -> list[int]:
+        return [int(number) for number in re.findall(r'<tr data-trial="(\d)"', console.get(f"{PAGE}&by={by}").text)]
+
+    assert order("value") == order("nonsense") == [1, 3, 2, 5, 4, 6]
+    assert order("number") == order("--rate") == [1, 2, 3, 4, 5, 6]
+    assert order("rung") == [1, 3, 2, 5, 4, 6]
+    assert order("--kind") == [2, 4, 6, 1, 3, 5]
+
+
+def test_a_damaged_trial_is_named_and_the_others_are_shown(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path)
+    Path(directory.path(2, ".json")).write_text("{")
+    page = Page(visit(tmp_path / "jobs").get(PAGE))
+    assert "trials/2.json is damaged" in page.text
+    assert "Trials 5 of 9" in page.text
+
+
+@pytest.mark.parametrize("trials", [{}, {1: ("RUNNING", 0, [], {})}, {1: ("PAUSED", 0, [(4, float("nan"))], {})}])
+def test_a_study_that_has_hardly_begun_is_shown(
+    tmp_path: Path, visit: Visit, monkeypatch: pytest.MonkeyPatch, trials: Any
+) -> None:
+    monkeypatch.setattr("tests.console.test_tuning_view.TRIALS", trials)
+    write_study(tmp_path)
+    page = Page(visit(tmp_path / "jobs").get(PAGE))
+    assert page.status == 200
+    assert ("No trial has begun yet." in page.text) is (not trials)
+
+
+def test_what_is_no_study_is_said_in_a_sentence(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path)
+    job = directory.job
+    job.write(type(job.spec())(name="study", created=0.0, target="local", module_name="x", folder=str(tmp_path)))
+    console = visit(tmp_path / "jobs")
+    for id, said in (
+        ("job:study", "study is no study, so that it has no trials"),
+        ("job:gone", "There is no job:gone"),
+    ):
+        page = Page(console.get(f"/page/tuning?id={id}"))
+        assert page.status == 404 and said in page.text
+    job.write(dataclasses.replace(job.spec(), study={"space": 7}))
+    page = Page(console.get(PAGE))
+    assert page.status == 409 and "cannot be used" in page.text
+
+
+def test_names_and_values_of_a_program_are_only_text(tmp_path: Path, visit: Visit) -> None:
+    name = HOSTILE.replace(" ", "/").replace("=", "")
+    space = Space((Categorical(name, (HOSTILE, "b\u202e")),))
+    directory = make_study(tmp_path, "", space=space, metric=HOSTILE)
+    directory.job.add("started", "RUNNING")
+    make_trial(directory, 1, parameters={name: HOSTILE}, results=[(4, 0.5)], state="PAUSED", reason=HOSTILE)
+    make_trial(directory, 2, parameters={name: "b\u202e"}, results=[(4, 0.4)], state="FAILED", reason=HOSTILE)
+    text = visit(tmp_path / "jobs").get(f"{PAGE}&trial=2").text
+    assert "window.hacked" in text
+    assert "<script>window" not in text and "<img" not in text.replace('<img src="/page/static', "")
+    assert "\u202e" not in text
+
+
+# Forms.
+
+
+def test_a_trial_is_asked_to_stop_and_the_answer_is_shown(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path)
+    console = visit(tmp_path / "jobs")
+    answer = send(console, "/page/tuning/ask", f"{PAGE}&trial=3", id="job:study", trial="3", action="STOP")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/page/tuning?id=job%3Astudy&trial=3#trial")
+    [(request, _)] = Requests(directory).all()
+    assert (request.action, request.trial) == ("STOP", 3)
+    assert "stop trial 3: not answered yet" in Page(console.get(PAGE)).text
+    Requests(directory).answer_file(1).write(Answer(text="its process is told to end."))
+    assert "stop trial 3: its process is told to end." in Page(console.get(PAGE)).text
+
+
+def test_only_what_makes_sense_has_a_button(tmp_path: Path, visit: Visit) -> None:
+    write_study(tmp_path)
+    console = visit(tmp_path / "jobs")
+
+    def buttons(trial: int) -> list[str]:
+        return [one["value"] for one in Page(console.get(f"{PAGE}&trial={trial}")).all("button", name="action")]
+
+    assert [buttons(number) for number in (1, 2, 3, 4)] == [[], ["PROMOTE", "PAUSE", "STOP"], ["PAUSE", "STOP"], []]
+    # Beyond loopback without a token the page only shows.
+    shown = console.get(f"{PAGE}&trial=2", headers={"host": "evil.example"})
+    assert not Page(shown).all("form", method="post")
+
+
+def test_a_request_that_cannot_be_carried_out_is_refused_with_a_sentence(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path)
+    console = visit(tmp_path / "jobs")
+
+    def said(trial: str, action: str) -> str:
+        fields = {"id": "job:study", "trial": trial, "action": action}
+        page = Page(send(console, "/page/tuning/ask", f"{PAGE}&trial=3", **fields))
+        assert page.status == 409
+        return page.text
+
+    # Trial 1 ended after the page was loaded.
+    assert "Trial 1 has ended already: it is SUCCEEDED." in said("1", "STOP")
+    assert "Trial 3 runs already; only a paused trial can be promoted." in said("3", "PROMOTE")
+    assert "has no trial 77" in said("77", "STOP")
+    assert "has no trial 0" in said("x", "STOP")
+    key = re.search(r'name="form_key" value="([^"]+)"', console.get(f"{PAGE}&trial=3").text)
+    assert key is not None
+    directory.job.add("ended", "FAILED")
+    fields = {"form_key": key[1], "id": "job:study", "trial": "3", "action": "STOP"}
+    assert (
+        "no controller is there to stop trial 3; jobs resume study"
+        in Page(console.post("/page/tuning/ask", data=fields)).text
+    )
+    assert "no controller is there to stop, pause or promote a trial" in Page(console.get(f"{PAGE}&trial=2")).text
+    assert Requests(directory).all() == []
+
+
+def test_the_export_of_a_trial_becomes_the_next_version_of_a_model(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path, state="SUCCEEDED")
+    write_echo(Path(directory.trial(1).job_dir) / "export" / "best" / "1700000000")
+    (Path(directory.trial(1).job_dir) / "export" / "best" / "1700000000" / "assets.extra" / "warmup.jsonl").unlink()
+    console = visit(tmp_path / "jobs", registry=tmp_path / "registry")
+    for number in (1, 2):
+        answer = send(console, "/page/tuning/version", PAGE, id="job:study", trial="1", model="echo")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/page/models?model=echo&version={number}")
+    registry = Registry(tmp_path / "registry")
+    assert registry.versions("echo") == [1, 2]
+    info = registry.read_version("echo", 2)
+    assert info.description == "trial 1 of study"
+    assert info.origin == f"{directory.trial(1).job_dir}/export/best/1700000000"
+    refused = Page(send(console, "/page/tuning/version", PAGE, id="job:study", trial="2", model="echo"))
+    assert refused.status == 409 and "Trial 2 has no export" in refused.text
+
+
+def test_a_model_is_not_left_behind_by_an_export_that_is_refused(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path, state="SUCCEEDED")
+    export = write_echo(Path(directory.trial(1).job_dir) / "export" / "best" / "1700000000")
+    (export / "model.onnx").write_bytes(b"torn")
+    console = visit(tmp_path / "jobs", registry=tmp_path / "registry")
+    refused = Page(send(console, "/page/tuning/version", PAGE, id="job:study", trial="1", model="echo"))
+    assert refused.status == 409
+    assert Registry(tmp_path / "registry").models() == []
+
+
+def test_a_thousand_trials_are_shown_in_parts(tmp_path: Path, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {number: ("STOPPED", 0, [(4, 1 / number)], {}) for number in range(1, 1001)}
+    monkeypatch.setattr("tests.console.test_tuning_view.TRIALS", many)
+    write_study(tmp_path, state="SUCCEEDED", max_trials=1000, space=Space((Double("rate", 0.01, 1000.0),)))
+    console = visit(tmp_path / "jobs")
+    text = console.get(PAGE).text
+    assert "Part 1 of 5" in text
+    assert len(re.findall(r'<tr data-trial="', text)) == 200
+    assert re.findall(r'<tr data-trial="(\d+)"', console.get(f"{PAGE}&part=5").text)[-1] == "1000"

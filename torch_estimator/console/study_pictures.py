@@ -1,0 +1,188 @@
+"""Pictures of a study: its trials at each rung, and lines through the values of their parameters to their metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_estimator.console import texts
+from torch_estimator.tuning.directory import Trial, rank
+from torch_estimator.tuning.importance import parameters_of, position_of
+from torch_estimator.tuning.space import Axis, Parameter
+from torch_estimator.tuning.study import Study
+
+WIDTH, HEIGHT = 1000, 320
+"""Size of the lines' picture, in its own units."""
+
+_TOP, _BOTTOM, _SIDE = 52, 300, 60
+_MOST_TICKS = 6
+# A metric of which the greatest value is so many times the least one gets a logarithmic axis.
+_SPREAD = 30.0
+_GOOD_PART = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A trial at a rung. `kind` is ``on`` where it went further, else its state in lower case."""
+
+    number: int
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class RungRow:
+    """The trials that came to a rung, or are on their way there, the best first."""
+
+    label: str
+    cells: list[Cell]
+
+
+def rung_rows(trials: Sequence[Trial], states: Sequence[str], study: Study) -> list[RungRow]:
+    """Return the trials by rung, the highest rung first."""
+    highest = max((max(one.rung, len(one.results) - 1) for one in trials), default=-1)
+    rows = []
+    for rung in range(highest, -1, -1):
+        there = [pair for pair in zip(trials, states, strict=True) if _is_at(pair[0], rung)]
+        there.sort(key=lambda pair: (len(pair[0].results) <= rung, _rank_at(pair[0], rung, study), pair[0].number))
+        steps = sorted({one.results[rung][0] for one, _ in there if len(one.results) > rung})
+        label = "no result yet" if not steps else f"step {steps[0]:,}"
+        label += f" to {steps[-1]:,}" if len(steps) > 1 else ""
+        rows.append(RungRow(label, [_cell(one, state, rung, study) for one, state in there]))
+    return rows
+
+
+def _is_at(trial: Trial, rung: int) -> bool:
+    return len(trial.results) > rung or trial.rung == rung
+
+
+def _rank_at(trial: Trial, rung: int, study: Study) -> tuple[bool, float]:
+    return rank(trial.results[rung][1], study) if len(trial.results) > rung else (True, 0.0)
+
+
+def _cell(trial: Trial, state: str, rung: int, study: Study) -> Cell:
+    kind = "on" if trial.rung > rung or len(trial.results) > rung + 1 else state.lower()
+    said = (
+        f"{texts.clean(study.metric, 60)} {texts.number(trial.results[rung][1])}" if len(trial.results) > rung else ""
+    )
+    word = "went on" if kind == "on" else kind
+    return Cell(trial.number, kind, ", ".join(filter(None, [f"Trial {trial.number}", word, said])))
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A value at an axis."""
+
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upright:
+    """The axis of a parameter or of the metric."""
+
+    x: float
+    name: str
+    ticks: list[Tick]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line of a trial; `kind` is ``best``, ``good`` for those of the best quarter, or ``rest``."""
+
+    number: int
+    kind: str
+    path: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """Parallel coordinates: an axis for each parameter and for the metric, and a line for each trial with a value."""
+
+    uprights: list[Upright]
+    lines: list[Line]
+
+
+def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Coordinates:
+    """Return the picture; the best trials come last, so that they are drawn over the others."""
+    there = [one for one in trials if one.value is not None and one.state != "FAILED"]
+    there.sort(key=lambda one: rank(one.value or 0.0, study), reverse=True)
+    parameters = parameters_of(study.space)
+    between = (WIDTH - 2 * _SIDE) / len(parameters)
+    xs = [_SIDE + between * place for place in range(len(parameters) + 1)]
+    scale = _Scale.of([one.value for one in there if one.value is not None], study)
+    uprights = [
+        Upright(x, texts.clean(name, 24), _ticks(parameter))
+        for x, (name, parameter) in zip(xs, parameters.items(), strict=False)
+    ]
+    uprights.append(Upright(xs[-1], texts.clean(study.metric, 24), scale.ticks()))
+    good = max(1, len(there) // _GOOD_PART)
+    lines = []
+    for place, one in enumerate(there):
+        kind = "best" if one is best else "good" if len(there) - place <= good else "rest"
+        places = [(x, _y(parameter, one)) for x, parameter in zip(xs, parameters.values(), strict=False)]
+        places.append((xs[-1], scale.y(one.value or 0.0)))
+        # A parameter that does not exist for the trial is passed by.
+        path = " ".join(f"{x:.0f},{y:.1f}" for x, y in places if y is not None)
+        said = ", ".join(f"{name} {value}" for name, value in one.parameters.items())
+        title = f"Trial {one.number}: {study.metric} {texts.number(one.value)}; {said}"
+        lines.append(Line(one.number, kind, path, texts.clean(title, 400)))
+    lines.sort(key=lambda one: one.kind == "best")
+    return Coordinates(uprights, lines)
+
+
+def _at(part: float) -> float:
+    return _BOTTOM - part * (_BOTTOM - _TOP)
+
+
+def _part(axis: Axis, number: float) -> float:
+    low, high = (math.log(axis.low), math.log(axis.high)) if axis.is_log else (axis.low, axis.high)
+    return 0.5 if high <= low else ((math.log(number) if axis.is_log else number) - low) / (high - low)
+
+
+def _y(parameter: Parameter, trial: Trial) -> float | None:
+    number = position_of(parameter, trial)
+    return None if number is None else _at(_part(parameter.axis, number))
+
+
+def _ticks(parameter: Parameter) -> list[Tick]:
+    axis = parameter.axis
+    if axis.size is not None and axis.size <= _MOST_TICKS:
+        numbers = [axis.low + place for place in range(int(axis.size))]
+    else:
+        numbers = list(dict.fromkeys(axis.at(part) for part in (0.0, 0.5, 1.0)))
+    found = []
+    for number in numbers:
+        text = parameter.text_at(number)
+        shown = texts.number(float(text)) if axis.is_ordered else texts.clean(text, 14)
+        found.append(Tick(_at(_part(axis, number)), shown))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """The axis of the metric, with its best value at the top."""
+
+    low: float
+    high: float
+    is_log: bool
+    is_high_best: bool
+
+    @classmethod
+    def of(cls, values: Sequence[float], study: Study) -> _Scale:
+        finite = [value for value in values if math.isfinite(value)] or [0.0]
+        low, high = min(finite), max(finite)
+        return cls(low, high, low > 0 and high > _SPREAD * low, study.goal == "MAXIMIZE")
+
+    def y(self, value: float) -> float:
+        if not math.isfinite(value):
+            return _at(0.0)
+        # The differences of huge values overflow.
+        part = _part(Axis(low=self.low / 2, high=self.high / 2, is_log=self.is_log), value / 2)
+        return _at(part if self.is_high_best else 1 - part)
+
+    def ticks(self) -> list[Tick]:
+        middle = math.sqrt(self.low * self.high) if self.is_log else self.low / 2 + self.high / 2
+        return [Tick(self.y(value), texts.number(value)) for value in dict.fromkeys((self.low, middle, self.high))]
