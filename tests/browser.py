@@ -75,9 +75,21 @@ class Browser:
             assert time.monotonic() < deadline, f"{self.text('body')}\n{self.log()}"
             time.sleep(0.02)
 
-    def emulate(self, command: str, **settings: Any) -> None:
-        """Send a command of the DevTools protocol."""
-        self._ask("POST", "goog/cdp/execute", cmd=command, params=settings)
+    def emulate(self, command: str, **settings: Any) -> Any:
+        """Send a command of the DevTools protocol; return what it answers."""
+        return self._ask("POST", "goog/cdp/execute", cmd=command, params=settings)
+
+    def new_window(self) -> None:
+        """Open another window beside those that there are, and go on in it."""
+        self.switch(self._ask("POST", "window/new", type="window")["handle"])
+
+    def windows(self) -> list[str]:
+        """The ids of all windows, the oldest first."""
+        return list(self._ask("GET", "window/handles"))
+
+    def switch(self, window: str) -> None:
+        """Go on in another window."""
+        self._ask("POST", "window", handle=window)
 
     def resize(self, width: int, height: int) -> None:
         """Set the size of the page in CSS pixels; a window cannot be narrower than 500."""

@@ -21,12 +21,14 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "lightgbm": ["lightgbm==4.7.0"],
     "litserve": ["litserve==0.2.19", "onnxruntime==1.31.1"],
     "mlserver": ["mlserver==1.7.1", "onnxruntime==1.31.1"],
+    "mlflow": ["mlflow==3.17.2"],
     "ray": ["ray[serve]==2.60.0", "onnxruntime==1.31.1"],
     # Its trials train with this package, whose requirements come first.
     "raytune": [
         *("torch==2.13.0", "pyarrow", "safetensors", "lazy_loader", "pathspec", "PyYAML", "mmh3", "onnx", "onnxscript"),
         *("onnxruntime==1.31.1", "pyzmq", "tensorboard", "tqdm", "ray[tune]==2.60.0", "optuna==5.0.0"),
     ],
+    "tensorboard": ["tensorboard==2.21.0", "setuptools<81"],
     # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
     "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],
     "torch": ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0", "numpy==2.4.6"],
@@ -63,13 +65,13 @@ def python_of(name: str) -> Path:
 
 def is_installed(name: str) -> bool:
     """Whether `.bench/<name>` is there with the requirements of today."""
-    done = _home(name) / "requirements.txt"
+    done = folder(name) / "requirements.txt"
     return done.is_file() and done.read_text() == "\n".join(_wanted(name, REQUIREMENTS[name]))
 
 
 def python_with(name: str, requirements: list[str]) -> Path:
     """The interpreter of `.bench/<name>`, in which the requirements are installed."""
-    home = _home(name)
+    home = folder(name)
     python, done = home / "bin" / "python", home / "requirements.txt"
     wanted = "\n".join(_wanted(name, requirements))
     if not done.is_file() or done.read_text() != wanted:
@@ -87,7 +89,7 @@ def _wanted(name: str, requirements: Sequence[str]) -> list[str]:
     return [*requirements, *_WITHOUT_DEPENDENCIES.get(name, ())]
 
 
-def _home(name: str) -> Path:
+def folder(name: str) -> Path:
     """`TE_BENCH_DIR` names another place for all of them, such as one that several checkouts share."""
     return Path(os.environ.get("TE_BENCH_DIR") or ROOT / ".bench") / name
 
