@@ -278,14 +278,14 @@ def submitted(folder: Path, **more: Any) -> JobDirectory:
 def test_the_command_advises_a_job_by_what_its_training_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Times spent are recorded every five seconds, and this training takes two.
+    # Times spent are recorded every five seconds, and this training takes three.
     monkeypatch.setattr(recorder, "_SPENT_EVERY_SECS", (0.0, 0.0))
     submitted(tmp_path, job_dir="runs/prices")
 
     def slow_input() -> Iterator[tuple[dict[str, list[float]], list[float]]]:
-        for number in range(150):
-            time.sleep(0.01)
-            yield {"size": [number / 150]}, [1.0]
+        for number in range(50):
+            time.sleep(0.06)
+            yield {"size": [number / 50]}, [1.0]
 
     estimator = te.LinearRegressor([te.feature_column.numeric_column("size")], tmp_path / "runs" / "prices")
     estimator.train(lambda: te.data.Dataset.from_iterable(slow_input).prefetch(2))
@@ -298,9 +298,9 @@ def test_the_command_advises_a_job_by_what_its_training_recorded(
     advice = json.loads(capsys.readouterr().out)
 
     (run,) = read_runs(tmp_path / "runs" / "prices")
-    assert run.spent[-1].reading > run.spent[-1].input
+    assert run.spent[-1].reading > 0
     assert advice["bound"] == "input"
-    assert advice["shares"]["input"] > 0.5
+    assert max(advice["shares"], key=advice["shares"].get) == "input"
     assert [gain["of"] for gain in advice["gains"]] == ["worker", "reader"]
     assert text.startswith("The input bounds this training: ")
     assert re.search(r"\none more reader  \d+% \(", text)
