@@ -129,7 +129,7 @@ def test_a_part_that_is_chosen_in_a_chart_is_shown_in_all_of_them_and_in_the_lan
 
 
 def test_a_click_in_a_lane_goes_to_the_line_of_the_log(corpus: Corpus, site: str, window: Browser) -> None:
-    write_census(corpus)
+    write_census(corpus, is_running=False)
     window.open(f"{site}/page/job?id=job:census_7")
     window.click(".lane:nth-child(3) a:has(rect.restart)")
     window.wait_for(".log .marked", "worker-1")

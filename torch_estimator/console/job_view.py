@@ -169,7 +169,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
         "waits": _waits(lanes),
         "parts": [(part, secs / total) for part, secs in spent.items() if total and secs / total > 0.002],
         "time_sentence": time_sentence(spent, _processes(runs)),
-        "advice": advice(found),
+        "advice": advice(runs),
         "events": [one for one in events if one.reason or one.kind not in ("started", "exited")][-_MOST_EVENTS:][::-1],
         "zoom": lambda low, high: link(request, "job", id=found.id, **{"from": f"{low:.3f}", "to": f"{high:.3f}"}),
         "texts": texts,
@@ -178,8 +178,8 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     }
 
 
-def advice(found: Found) -> str:
-    """Return in a sentence what bounds a job, and what would help; empty if that is not known."""
+def advice(runs: Sequence[Run]) -> str:
+    """Return in a sentence what bounds a training, and what would help; empty if that is not known."""
     return ""
 
 

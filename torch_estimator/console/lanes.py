@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch_estimator.activity.timeline import Change, Run, Spent
+from torch_estimator.activity.timeline import Change, Run
 from torch_estimator.console.texts import clean, span
 from torch_estimator.jobs.directory import FINAL, JobEvent
 from torch_estimator.launch.job import describe_status
@@ -299,9 +299,3 @@ def time_sentence(spent: dict[str, float], processes: int) -> str:
     told = [f"{part:.0%} {word}" for part, word in parts if part >= 0.01]
     whose = "the training process" if processes == 1 else f"{processes} training processes"
     return f"Of {span(total)} of {whose}: {', '.join(told)}."
-
-
-def last_spent(runs: Iterable[Run]) -> Spent | None:
-    """Return the newest record of a training process."""
-    found = [run.spent[-1] for run in runs if run.spent and run.role.rpartition("-")[0] not in ("ps", "evaluator")]
-    return max(found, key=lambda one: one.time, default=None)

@@ -96,6 +96,9 @@ class LogWindow:
             if size < position:
                 position = 0
             if size - position > _LATE_BYTES:
+                # As after a night in which nobody looked.
+                note = f"… {size - _MOST_NEWS - position:,} bytes are left out; load the page again to see them."
+                lines.append(Line(0.0, _role_of(name), note, ""))
                 position, skips = size - _MOST_NEWS, True
             data = files.read_part(files.join(self.directory, name), position, min(size, position + _MOST_NEWS))
             end = data.rfind(b"\n") + 1

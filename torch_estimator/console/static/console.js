@@ -35,12 +35,19 @@
     timelineIsNew();
   }
 
+  const HOVER_LOOKS = 5;
+  let isPressed = false;
+  addEventListener("pointerdown", () => { isPressed = true; });
+  for (const kind of ["pointerup", "pointercancel", "blur"]) addEventListener(kind, () => { isPressed = false; });
+
   async function keepFresh(id) {
-    for (;;) {
+    for (let looks = 0; ;) {
       const part = document.getElementById(id);
       if (!part?.dataset.refresh) return;
       await sleep(1000 * Number(part.dataset.refresh));
-      if (document.hidden) continue;
+      // What a person points at is left in place for a while, and what is being clicked until it is.
+      const waits = isPressed || (document.querySelector(`#${id} .track:hover`) && looks++ % HOVER_LOOKS !== 0);
+      if (document.hidden || waits) continue;
       try {
         await refresh(id);
         document.getElementById(id)?.classList.remove("stale");
