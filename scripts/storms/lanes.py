@@ -63,7 +63,12 @@ def _killed(trial: Trial, role: str) -> _Kill:
         is_there = last is not None and last.pid != pid and last.changes[-1].state != "starting"
         return is_there or status_of(trial.job).state in FINAL
 
-    wait_until(is_at_work)
+    def all_train() -> bool:
+        """Return whether all that train have taken a step, so that their next pause is one that a kill makes."""
+        pids = [(name, pid) for name, pid in trial.processes().items() if name in ("chief-0", "worker-0")]
+        return len(pids) == 2 and all((trial.notes / f"{name}.{pid}.steps").exists() for name, pid in pids)
+
+    wait_until(lambda: is_at_work() and all_train())
     trial.wait_for_step(trial.last_step() + 30)
     pid = trial.processes()[role]
     kill = _Kill(role, pid, time.time())
@@ -88,9 +93,9 @@ def _found(trial: Trial, runs: list[Run], kill: _Kill) -> Iterator[float]:
 
 
 def _off(trial: Trial, runs: list[Run], kill: _Kill, waiter: str) -> float:
-    """Return by which part the recorded wait differs from the pause between two steps of the one that waits."""
+    """Return by which part the recorded wait differs from the time between the kill and the next step of `waiter`."""
     gaps = [
-        (after - before, before, after)
+        (after - max(before, kill.at), max(before, kill.at), after)
         for part in trial.steps(waiter)
         for (_, before), (_, after) in pairwise(part)
         if before < kill.at + _MOST_SECS and after > kill.at

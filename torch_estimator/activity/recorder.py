@@ -100,6 +100,7 @@ class Recorder(Writer):
             spent, reason = self._spent(now, wall), reason[:_MOST_REASON]
             self._last = Change(time=round(wall, 3), state=ENDED, step=self._step, reason=reason, failed=failed)
             self._unwritten += [spent, self._last]
+            self._held_back = []
             self._write(spent, now)
         self._file.close()
 
