@@ -157,10 +157,11 @@ def waits_for(run: Run) -> tuple[str, ...]:
     return run.changes[-1].waits_for
 
 
-def waits(run: Run) -> list[tuple[Change, Change]]:
-    """Return the beginning and the end of each wait."""
+def wait_at(time: float, run: Run, role: str) -> tuple[Change, Change]:
+    """Return the beginning and the end of the wait for a role at a time."""
     pairs = zip(run.changes, run.changes[1:], strict=False)
-    return [(begin, end) for begin, end in pairs if begin.state == "waiting"]
+    (found,) = [one for one in pairs if one[0].waits_for == (role,) and one[0].time < time < one[1].time]
+    return found
 
 
 def test_a_worker_that_was_killed_is_seen_in_its_lane_and_in_that_of_the_one_that_waits(tmp_path: Path) -> None:
@@ -175,9 +176,9 @@ def test_a_worker_that_was_killed_is_seen_in_its_lane_and_in_that_of_the_one_tha
     assert replacement.end is not None
     assert replacement.began > again
     (chief,) = running.runs("chief-0")
-    begin, end = next((begin, end) for begin, end in waits(chief) if begin.waits_for == ("worker-0",))
-    assert killed - 0.1 < begin.time < again
-    assert end.time > again
+    begin, end = wait_at(again, chief, "worker-0")
+    # A process that is slow on a busy machine keeps others waiting before it is killed, too.
+    assert begin.time > killed - 5
     assert end.state == "training"
     assert chief.spent[-1].others > 0.9 * (end.time - begin.time)
     assert chief.end is not None
@@ -192,8 +193,8 @@ def test_workers_wait_for_a_parameter_server_that_was_killed(tmp_path: Path) -> 
     assert [run.end is None for run in running.runs("ps-0")] == [True, False]
     for role in ("chief-0", "worker-0"):
         (run,) = running.runs(role)
-        begin, end = next((begin, end) for begin, end in waits(run) if begin.waits_for == ("ps-0",))
-        assert killed - 0.1 < begin.time < again < end.time
+        begin, end = wait_at(again, run, "ps-0")
+        assert begin.time > killed - 5
         assert run.spent[-1].servers > 0.9 * (end.time - begin.time)
     server = running.runs("ps-0")[-1]
     assert [change.state for change in server.changes] == ["starting", "serving", "ended"]
