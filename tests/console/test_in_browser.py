@@ -101,7 +101,7 @@ def test_a_job_that_goes_on_is_followed(corpus: Corpus, site: str, window: Brows
     window.wait_until(lambda: bool(window.run("return document.querySelector('.chart').dataset.drawn") != version))
     (path,) = output.glob("activity/chief-0.*")
     with path.open("a") as file:
-        file.write(f'{{"time": {time.time() - 1}, "state": "waiting", "waits_for": ["ps-0"], "step": 9555}}\n')
+        file.write(f'{{"time": {corpus.now - 20}, "state": "waiting", "waits_for": ["ps-0"], "step": 9555}}\n')
     window.wait_until(lambda: "at step 9,555" in str(window.run("return document.getElementById('lanes').innerHTML")))
     job.add("ended", "SUCCEEDED", status=0)
     # Only what has changed was loaded anew.
