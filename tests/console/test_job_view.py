@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def test_where_the_time_goes_is_said_in_a_sentence(corpus: Corpus, visit: Visit)
     write_census(corpus)
     page = Page(visit(corpus.jobs).get("/page/job?id=job:census_7"))
     assert "of 3 training processes: 67% computing, 20% waiting for parameter servers, " in page.text
+    assert re.search(r"bounds? this training: ", page.text)
     (bar,) = page.all("svg", class_="spent")
     assert bar["aria-label"].startswith("Of ")
 

@@ -23,6 +23,8 @@ from torch_estimator.console.curves import Curve
 from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, main_folder
+from torch_estimator.errors import UserError
+from torch_estimator.jobs.advice import advise
 from torch_estimator.web.access import Access
 from torch_estimator.web.site import link
 
@@ -169,7 +171,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
         "waits": _waits(lanes),
         "parts": [(part, secs / total) for part, secs in spent.items() if total and secs / total > 0.002],
         "time_sentence": time_sentence(spent, _processes(runs)),
-        "advice": advice(runs),
+        "advice": texts.clean(advice(runs)),
         "events": [one for one in events if one.reason or one.kind not in ("started", "exited")][-_MOST_EVENTS:][::-1],
         "zoom": lambda low, high: link(request, "job", id=found.id, **{"from": f"{low:.3f}", "to": f"{high:.3f}"}),
         "texts": texts,
@@ -180,6 +182,9 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
 
 def advice(runs: Sequence[Run]) -> str:
     """Return in a sentence what bounds a training, and what would help; empty if that is not known."""
+    # What other programs left in the records must not cost the page.
+    with contextlib.suppress(UserError, ValueError, ArithmeticError):
+        return advise(runs).sentence
     return ""
 
 
