@@ -17,7 +17,7 @@ from tests.console.console_server import console
 from tests.console.hostile_directories import INVISIBLE, MARKS, spec, write_hostile, write_job
 from torch_estimator.console.sources import MOST_LISTED
 
-_LINK = re.compile(r"""(?:href|src|action|hx-get|data-[a-z-]+)\s*=\s*["']([^"']*)["']""")
+_LINK = re.compile(r"""(?:href|src|hx-get|data-[a-z-]+)\s*=\s*["']([^"']*)["']""")
 _MOST_PAGES = 400
 # More than any page of this corpus needs, and less than one line of its logs.
 _MOST_BYTES = 2 * 2**20

@@ -59,5 +59,6 @@ def _matching(context: Context, entries: list[Entry], text: str) -> tuple[list[E
     if not words:
         return entries, 0
     known = context.index.known(entries)
+    known |= context.index.rows(one for one in entries if one.id not in known)
     found = [one for one in entries if (row := known.get(one.id)) and all(word in row.searched for word in words)]
     return found, len(entries) - len(known)
