@@ -14,6 +14,8 @@ from tests.console.conftest import Visit
 from tests.console.pages import Page
 from tests.serving.echo_export import HOSTILE, write_echo
 from tests.tuning.studies import make_study, make_trial
+from torch_estimator import activity
+from torch_estimator.cluster.task import Task
 from torch_estimator.console import index as index_module
 from torch_estimator.registry import Registry
 from torch_estimator.tuning.directory import StudyDirectory
@@ -264,3 +266,16 @@ def test_a_thousand_trials_are_shown_in_parts(tmp_path: Path, visit: Visit, monk
     assert "Part 1 of 5" in text
     assert len(re.findall(r'<tr data-trial="', text)) == 200
     assert re.findall(r'<tr data-trial="(\d+)"', console.get(f"{PAGE}&part=5").text)[-1] == "1000"
+
+
+def test_the_page_of_its_job_does_not_show_one_trial_as_the_study(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path, state="SUCCEEDED")
+    trial = directory.trial(1)
+    with activity.recording(trial.job_dir, Task()), activity.doing("training", step=lambda: 20):
+        pass
+    site = visit(directory.job.jobs)
+    page = Page(site.get("/page/job?id=job:study"))
+    assert "The page of each of its trials has lanes." in page.text
+    assert "Where the time goes" not in page.text
+    assert "20 of" not in page.text
+    assert "Nothing was recorded" not in Page(site.get("/page/job?id=trial:study/1")).text

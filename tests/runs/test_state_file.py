@@ -93,3 +93,9 @@ def test_other_values_than_dataclasses_are_kept_too(tmp_path: Path) -> None:
     file: StateFile[dict[str, Any]] = StateFile(files.join(tmp_path, "best.json"), dict[str, Any])
     file.write({"loss": 0.5})
     assert json.loads(Path(file.path).read_text()) == {"loss": 0.5} == file.read()
+
+
+def test_a_named_pipe_is_damaged_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "state.json")
+    with pytest.raises(RegistryError, match=r"state\.json is damaged: it is a named pipe"):
+        StateFile(str(tmp_path / "state.json"), dict, error=RegistryError).read()

@@ -23,6 +23,7 @@ from torch_estimator.activity.state import LONG_SECS, STATE, WAITING, Moment
 from torch_estimator.activity.thread import THREAD, Writer
 from torch_estimator.activity.timeline import ENDED, FOLDER, HEAD_BYTES, NAME, Change, Spent
 from torch_estimator.cluster.task import REPLICA, Task, role_of
+from torch_estimator.errors import RESTART_ME
 
 _LOOK_EVERY_SECS = 0.5
 # Where a file is written whole: after a change, and at the latest.
@@ -291,7 +292,7 @@ def recording(model_dir: str, task: Task) -> Iterator[None]:
         reason = "Ctrl-C"
         raise
     except SystemExit as error:
-        reason, failed = recorder.reason or f"exit status {error.code}", error.code not in (None, 0)
+        reason, failed = recorder.reason or f"exit status {error.code}", error.code not in (None, 0, RESTART_ME)
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {files.reason(error)}"

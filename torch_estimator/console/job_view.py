@@ -149,6 +149,10 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     """Return what changes while a job runs: its state, the lanes, and where the time went."""
     row = None if found.id.startswith("trial:") else context.index.row(found.id)
     runs, events = context.timelines.of(found)
+    is_study = row is not None and row.kind == "study"
+    if is_study:
+        # They are those of one trial.
+        runs = []
     now = time.time()
     lanes = lanes_of(runs, events, now=now)
     curves = context.curves.of(found)[1]
@@ -160,6 +164,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     return {
         "found": found,
         "row": row,
+        "is_study": is_study,
         "name": texts.clean(found.name, 200),
         "axis": axis,
         "lanes": [(lane, drawn(lane.segments, axis.low, axis.high)) for lane in lanes],

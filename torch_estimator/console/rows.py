@@ -87,6 +87,8 @@ def read_row(found: Found, ended: Ended) -> Row:
     labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
     metric, value, trials = end.metric, end.value, ""
     if spec.study is not None:
+        # The end of its files is that of one trial.
+        end, step = _End(), None
         metric, value, trials = _of_study(StudyDirectory(found.job))
     words = [found.name, state, spec.target, spec.tier, spec.module_name, metric]
     words += [f"{key}={value}" for key, value in {**arguments, **labels}.items()]

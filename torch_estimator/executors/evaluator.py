@@ -221,7 +221,10 @@ class Evaluator:
         else:
             what = f"a checkpoint after that of step {step} in {self._model_dir}"
             self._waits.wait(what, _CHIEF_HINT)
-        with activity.waiting(lambda: [self._estimator.config.task.name_of_rank(0)]):
+        # Until these seconds have passed, it waits for nobody.
+        is_early = step is not None and any(one.last_step != step for one in self._specs)
+        chief = [] if is_early else [self._estimator.config.task.name_of_rank(0)]
+        with activity.waiting(lambda: chief):
             self._sleep(_LOOK_EVERY_SECS)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
+import stat
 import types
 import typing
 from collections.abc import Mapping
@@ -40,6 +42,9 @@ class StateFile(Generic[T]):
     def read(self) -> T | None:
         """Return the value; None if there is no file."""
         try:
+            if files.is_local(self.path) and stat.S_ISFIFO(os.stat(files.as_url(self.path)).st_mode):
+                # To open it would wait for a writer.
+                raise ValueError("it is a named pipe")
             found: T = from_json(self._kind, parse_json(files.read_text(self.path)))
         except (FileNotFoundError, NotADirectoryError):
             return None
