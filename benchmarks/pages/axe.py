@@ -1,4 +1,4 @@
-"""axe-core, which finds faults of a page that keep people out: those who see little, or use no mouse."""
+"""Runs axe-core, which finds what in a page keeps people out who see little, or use no mouse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that runs and writes, without a process of its own: log lines, changes of state, points of curves."""
+"""Writes what a running job writes, without running one: log lines, changes of state, points of curves."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from torch_estimator.web.connection import listen
 
 
 @contextmanager
-def console(jobs: Path | None, logdir: Path | None = None) -> Iterator[str]:
+def console(jobs: Path | None, logdir: Path | None = None, registry: str | None = None) -> Iterator[str]:
     """Show directories until the block ends; its value is the console's address, without a slash at the end."""
-    sources = Sources(None if jobs is None else str(jobs), None if logdir is None else str(logdir))
+    sources = Sources(*(None if one is None else str(one) for one in (jobs, logdir, registry)))
     app = make_app(sources, host="127.0.0.1")
     listener = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from tests.browser import Browser, browser, is_installed
+from tests.console.console_server import console
 from tests.console.corpus import Corpus, write_census
 from tests.console.test_hostile import write_hostile
-from torch_estimator.console.app import make_app
-from torch_estimator.console.sources import Sources
-from torch_estimator.web.connection import listen
 
 pytestmark = pytest.mark.skipif(
     not is_installed(), reason="needs Chromium: apt-get install chromium chromium-driver (half a minute)"
@@ -31,22 +26,6 @@ PICTURES = os.environ.get("TE_PICTURES")
 """Folder for pictures of the guide; without it, they are thrown away."""
 
 
-@contextmanager
-def showing(jobs: Path) -> Iterator[str]:
-    """The address of a console in a thread of this process."""
-    listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(make_app(Sources(str(jobs)), host="127.0.0.1"), log_config=None, lifespan="on")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
     return Corpus(tmp_path, time.time())
@@ -54,7 +33,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 @pytest.fixture
 def site(corpus: Corpus) -> Iterator[str]:
-    with showing(corpus.jobs) as url:
+    with console(corpus.jobs) as url:
         yield url
 
 

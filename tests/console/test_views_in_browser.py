@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from tests.browser import Browser, browser, is_installed
+from tests.console.console_server import console
 from tests.console.test_models_view import export
 from tests.console.test_tuning_view import write_study
-from torch_estimator.console.app import make_app
-from torch_estimator.console.sources import Sources
 from torch_estimator.registry import Registry
 from torch_estimator.tuning.requests import Requests
-from torch_estimator.web.connection import listen
 
 pytestmark = pytest.mark.skipif(
     not is_installed(), reason="needs Chromium: apt-get install chromium chromium-driver (half a minute)"
 )
-
-
-@contextmanager
-def console(sources: Sources) -> Iterator[str]:
-    """A console in a thread; its address."""
-    listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(sources, host="127.0.0.1"), log_config=None, ws="none"))
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 @pytest.fixture
@@ -47,7 +27,7 @@ def window() -> Iterator[Browser]:
 
 def test_all_that_belongs_to_a_trial_is_marked_under_the_pointer(tmp_path: Path, window: Browser) -> None:
     directory = write_study(tmp_path)
-    with console(Sources(str(tmp_path / "jobs"))) as url:
+    with console(tmp_path / "jobs") as url:
         window.open(f"{url}/page/tuning?id=job:study")
         over = "arguments[0].dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
         window.run(f"(function() {{ {over} }})(document.querySelector('tr[data-trial=\"2\"] td'))")
@@ -71,7 +51,7 @@ def test_a_trial_is_stopped_and_a_default_set_without_javascript(tmp_path: Path,
     for number in (1, 2):
         registry.create_version("echo", number, written)
     window.without_javascript()
-    with console(Sources(str(tmp_path / "jobs"), registry=registry.url)) as url:
+    with console(tmp_path / "jobs", registry=registry.url) as url:
         window.open(f"{url}/page/tuning?id=job:study&trial=3")
         window.click("button[value=STOP]")
         window.wait_for(".asked", "stop trial 3: not answered yet")

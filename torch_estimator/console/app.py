@@ -26,7 +26,7 @@ from torch_estimator.console.index import Index
 from torch_estimator.console.sources import Sources
 from torch_estimator.console.timelines import Timelines
 from torch_estimator.web.access import Access, AccessRules, Tokens
-from torch_estimator.web.connection import BACKLOG, Connection
+from torch_estimator.web.connection import server_config
 from torch_estimator.web.errors import RequestError
 from torch_estimator.web.site import Site
 
@@ -102,20 +102,6 @@ def make_app(sources: Sources, *, host: str, token_file: str | None = None) -> S
 
 def serve(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C."""
-    config = uvicorn.Config(
-        app,
-        http=Connection.with_limit(_STALLED_SECS),
-        loop="uvloop",
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        log_level="error",
-        backlog=BACKLOG,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=_DRAIN_SECS,
-    )
+    config = server_config(app, _STALLED_SECS, timeout_graceful_shutdown=_DRAIN_SECS)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(uvicorn.Server(config).serve(sockets=[listener]))

@@ -79,29 +79,29 @@ def read_row(found: Found, ended: Ended) -> Row:
         return _row_of_run(found)
     spec = found.spec
     status = found.job.status(ended)
-    end = _End.of(found)
+    # Below the directory of a study, files are those of one trial.
+    is_study = spec.study is not None
+    end = _End() if is_study else _End.of(found)
     state = status.state
     is_running = state == "RUNNING"
-    step, waits_for = _now(found) if is_running else (None, "")
+    step, waits_for = _now(found) if is_running and not is_study else (None, "")
     arguments = arguments_of(spec.arguments, spec.secret_arguments)
     labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
     metric, value, trials = end.metric, end.value, ""
-    if spec.study is not None:
-        # The end of its files is that of one trial.
-        end, step = _End(), None
+    if is_study:
         metric, value, trials = _of_study(StudyDirectory(found.job))
     words = [found.name, state, spec.target, spec.tier, spec.module_name, metric]
     words += [f"{key}={value}" for key, value in {**arguments, **labels}.items()]
     return Row(
         id=found.id,
         name=found.name,
-        kind="job" if spec.study is None else "study",
+        kind="study" if is_study else "job",
         state=state,
         shown_state=status.shown,
         reason=clean(status.reason, 300),
         created=spec.created,
         since=status.since or None,
-        place=clean(spec.target if spec.study else f"{spec.target}, {spec.tier}", 100),
+        place=clean(spec.target if is_study else f"{spec.target}, {spec.tier}", 100),
         step=end.step if step is None else max(step, end.step or 0),
         max_steps=end.max_steps,
         secs_left=end.secs_left if is_running else None,

@@ -97,14 +97,14 @@ class Sources:
         """Return what an id names; raise a RequestError if there is no such thing."""
         kind, _, name = id.partition(":")
         try:
-            if kind == "job" and self.jobs and name in self._names(name):
+            if kind == "job" and self.jobs and self._has_job(name):
                 job = JobDirectory(self.jobs, name)
                 spec = job.spec()
                 folder = folder_of(spec, self.jobs)
                 problem = self._unreachable(folder)
                 return Found(id, "" if problem else folder, job, spec, problem)
             study, _, number = name.rpartition("/")
-            if kind == "trial" and self.jobs and number.isdecimal() and study in self._names(study):
+            if kind == "trial" and self.jobs and number.isdecimal() and self._has_job(study):
                 job = JobDirectory(self.jobs, study)
                 spec, trial = job.spec(), StudyDirectory(job).trial(int(number))
                 # It may be a path in the folder of the study.
@@ -118,11 +118,10 @@ class Sources:
             raise RequestError(404, f"{id} cannot be read: {files.reason(error)}.") from error
         raise RequestError(404, f"There is no {id or 'run without a name'} here; it may have been removed.")
 
-    def _names(self, name: str) -> list[str]:
+    def _has_job(self, name: str) -> bool:
         # One of 100,000 is looked for without a list of them. A name has no slash.
         assert self.jobs is not None
-        is_there = "/" not in name and name not in ("", ".", "..") and files.is_dir(files.join(self.jobs, name))
-        return [name] if is_there else []
+        return "/" not in name and name not in ("", ".", "..") and files.is_dir(files.join(self.jobs, name))
 
     def _unreachable(self, url: str) -> str:
         """Return why a URL cannot be reached, in a sentence; it is tried now and then."""

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 from prometheus_client import values
 
 from torch_estimator.errors import INTERRUPTED, InvalidValueError, UserError, printable
@@ -22,7 +21,7 @@ from torch_estimator.serving.http_server import HttpServer, Place
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 from torch_estimator.serving.service import PredictionService
-from torch_estimator.web.connection import BACKLOG, Connection
+from torch_estimator.web.connection import server_config
 
 logger = logging.getLogger("torch_estimator")
 
@@ -45,20 +44,9 @@ def serve(
     _check_certificate(options)
     service = PredictionService(options)
     app = ServingApp(service)
-    config = uvicorn.Config(
+    config = server_config(
         app,
-        http=Connection.with_limit(options.body_secs),
-        loop="uvloop",
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        # A line for each request that is no HTTP would let anybody fill the disk.
-        log_level="error",
-        backlog=BACKLOG,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
+        options.body_secs,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(max(1, options.drain_secs)),
         ssl_certfile=options.tls_certificate,

@@ -17,6 +17,7 @@ import socket
 import sys
 from typing import Any, cast
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from torch_estimator.errors import InvalidValueError
@@ -44,6 +45,26 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
     listener.listen(BACKLOG)
     return listener
+
+
+def server_config(app: Any, stalled_secs: float, **settings: Any) -> uvicorn.Config:
+    """Return uvicorn's settings of a server whose connections may stall for some seconds, and further ones."""
+    return uvicorn.Config(
+        app,
+        http=Connection.with_limit(stalled_secs),
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        # A line for each request that is no HTTP would let anybody fill the disk.
+        log_level="error",
+        backlog=BACKLOG,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        **settings,
+    )
 
 
 class Connection(HttpToolsProtocol):
