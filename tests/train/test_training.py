@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -229,6 +231,24 @@ def test_training_does_not_start_from_0_beside_checkpoints_whose_index_is_lost(
 def test_without_checkpoints_nothing_is_saved(tmp_path: Path, settings: dict[str, Any]) -> None:
     estimator = te.Estimator(line_model_fn, str(tmp_path), te.RunConfig(**settings)).train(points, steps=3)
     assert estimator.latest_checkpoint() is None
+
+
+def test_a_training_that_has_ended_holds_no_memory(tmp_path: Path) -> None:
+    held: list[weakref.ref[Any]] = []
+
+    class Optimizers(te.Hook):
+        def begin(self, context: te.RunContext) -> None:
+            held.extend(map(weakref.ref, context.optimizers))
+
+    # The first optimizer of a process is held by what PyTorch imports for it.
+    line(tmp_path / "first").train(points, steps=1)
+    gc.collect()
+    gc.disable()
+    try:
+        line(tmp_path / "second").train(points, hooks=[Optimizers()], steps=2)
+        assert held and all(one() is None for one in held)
+    finally:
+        gc.enable()
 
 
 def test_a_checkpoint_holds_all_that_a_run_goes_on_from(tmp_path: Path) -> None:

@@ -407,6 +407,7 @@ class Training:
         if not self.saves_checkpoints or not self.is_chief:
             return []
         config = self.config
+        stack.callback(self._forget_saver)
         writer = stack.enter_context(
             CheckpointWriter(
                 self.model_dir,
@@ -425,6 +426,12 @@ class Training:
         )
         self.saver.hook = hook
         return [hook, CheckpointMemoryHook(self.saver.prepare)]
+
+    def _forget_saver(self) -> None:
+        """Break the cycles of this training, its saver and its hook, which only the garbage collector would free."""
+        if self.saver is not None:
+            del self.saver.hook
+        self.saver = None
 
     def _summary_hooks(self) -> list[Hook]:
         if not self.config.save_summary_steps or not self.is_chief:
