@@ -20,7 +20,7 @@ from torch_estimator.activity import recorder
 from torch_estimator.activity.timeline import Run, Spent, read_runs
 from torch_estimator.cli.main import main
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.jobs.advice import advise
+from torch_estimator.jobs.advice import Gain, advise
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
 
 _STEPS = 4_000
@@ -221,6 +221,20 @@ def test_the_sentence_says_what_bounds_the_training_and_what_helps() -> None:
     assert alone.sentence.endswith("by 100% at most, less what the exchange of gradients costs.")
 
 
+@pytest.mark.parametrize(
+    ("gain", "low", "high", "text"),
+    [
+        (0.63, 0.2, 0.96, "63% (20% to 96%)"),
+        (0.5, 0.499, 0.501, "50% (error below 1%)"),
+        (0.08, -0.03, 0.19, "8% (19% at most, perhaps nothing)"),
+        (-0.05, -0.08, -0.01, "-5% (-8% to -1%)"),
+        (0.001, -0.001, 0.002, "0% (error below 1%)"),
+    ],
+)
+def test_the_error_of_a_gain_is_a_range_only_where_it_is_one(gain: float, low: float, high: float, text: str) -> None:
+    assert str(Gain(of="worker", gain=gain, low=low, high=high)) == text
+
+
 def test_a_worker_that_the_training_was_not_started_again_with_does_not_count() -> None:
     training = Training(workers=2, exchange=1)
     runs = training.run().runs()
@@ -259,6 +273,13 @@ def test_clocks_that_stand_still_or_go_back_are_no_error(workers: int) -> None:
             for run in runs
         ]
         assert advise(clocks).sentence
+
+
+def test_one_span_of_time_says_nothing_of_its_error_and_is_refused() -> None:
+    (run,) = Training().run().runs()
+    with pytest.raises(InvalidValueError, match="there is no advice yet: "):
+        advise([replace(run, spent=[run.spent[0], run.spent[-1]])])
+    assert advise([replace(run, spent=[run.spent[0], *run.spent[-2:]])]).gains
 
 
 @pytest.mark.parametrize("samples", [0, 1, 2])

@@ -78,7 +78,12 @@ class Gain:
     def __str__(self) -> str:
         if self.is_limit:
             return f"{self.gain:.0%} at most, less what the exchange of gradients costs"
-        return f"{self.gain:z.0%} ({self.low:z.0%} to {self.high:z.0%})"
+        low, gain, high = (f"{number:z.0%}" for number in (self.low, self.gain, self.high))
+        if low == high:
+            return f"{gain} (error below 1%)"
+        if self.low < 0 <= self.gain:
+            return f"{gain} ({high} at most, perhaps nothing)"
+        return f"{gain} ({low} to {high})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +117,13 @@ def advise(runs: Sequence[Run]) -> Advice:
     begin = max((samples[0][0] for samples in recorded.values()), default=0)
     last = min((samples[-1][0] for samples in recorded.values()), default=0)
     first = begin + _WARM_UP * (last - begin)
-    if not trainers or last - first < _LEAST_STEPS:
+    count = min([_MOST_BLOCKS, *(sum(step >= first for step, _ in samples) for samples in recorded.values())])
+    # The error needs several blocks.
+    if not trainers or last - first < _LEAST_STEPS or count < 2:
         raise InvalidValueError(
             f"there is no advice yet: its processes have recorded fewer than {_LEAST_STEPS} steps together after the "
             "first ones; let it train for half a minute."
         )
-    count = min(_MOST_BLOCKS, *(sum(step >= first for step, _ in samples) for samples in recorded.values()))
     steps = [first + (last - first) * number / count for number in range(count + 1)]
     whole = _Measured(trainers, servers, first, last)
     blocks = [_Measured(trainers, servers, *ends) for ends in pairwise(steps)]
@@ -181,8 +187,7 @@ def _gain(of: str, whole: _Measured, blocks: Sequence[_Measured]) -> Gain | None
         return None
     # How far the formula is from the steps per second that were recorded.
     error = (1 + gains[0]) * abs(whole.models[0].rate() / whole.steps_per_sec - 1)
-    if len(blocks) > 1:
-        error += 2 * statistics.stdev(block.gains(_CHANGES[of])[0] for block in blocks) / math.sqrt(len(blocks))
+    error += 2 * statistics.stdev(block.gains(_CHANGES[of])[0] for block in blocks) / math.sqrt(len(blocks))
     low = 0.0 if is_limit else min(gains) - error
     return Gain(of=of, gain=gains[0], low=low, high=max(gains) + error, is_limit=is_limit)
 
