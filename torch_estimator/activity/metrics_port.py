@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import http.server
 import logging
+import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -29,23 +31,17 @@ _MOST_SECS_TO_ASK = 10.0
 logger = logging.getLogger("torch_estimator")
 
 
-def metrics_address(text: str) -> tuple[str, int]:
-    """Return the host and the port of a value of the variable; raise an InvalidValueError if there is none."""
-    return split_address(text if ":" in text else f"127.0.0.1:{text}", f"the metrics port ({METRICS_PORT})")
-
-
-def check_free(text: str) -> None:
-    """Raise an InvalidValueError unless the port can be listened on."""
+def check_free(given: str, name: str) -> None:
+    """Raise an InvalidValueError unless the port that an option was given can be listened on."""
     try:
-        _Server(metrics_address(text), http.server.BaseHTTPRequestHandler).server_close()
+        _Server(_address(given, name), http.server.BaseHTTPRequestHandler).server_close()
     except OSError as error:
-        raise InvalidValueError(f"metrics port {text} cannot be used: {files.reason(error)}; name another.") from error
+        raise InvalidValueError(f"{name} {given} cannot be used: {files.reason(error)}; name another.") from error
 
 
 @contextlib.contextmanager
-def metrics_served(text: str, model_dir: str) -> Iterator[None]:
+def metrics_served(given: str, model_dir: str) -> Iterator[None]:
     """Serve the metrics of a model directory in the body. A port that is in use is no reason not to train."""
-    address = metrics_address(text)
     reader, lock = TimelineReader(model_dir), threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -57,8 +53,7 @@ def metrics_served(text: str, model_dir: str) -> Iterator[None]:
                 return
             with lock:
                 runs = reader.runs()
-            now = time.time()
-            data = prometheus_text(role_statuses(runs, now, _STALE_SECS), now).encode()
+            data = prometheus_text(role_statuses(runs, time.time(), _STALE_SECS)).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(data)))
@@ -69,11 +64,11 @@ def metrics_served(text: str, model_dir: str) -> Iterator[None]:
             """Log nothing: a scrape every few seconds is no news."""
 
     try:
-        server = _Server(address, Handler)
+        server = _Server(_address(given, METRICS_PORT), Handler)
     except OSError as error:
         logger.warning(
             "The metrics are not served, since port %s (%s) cannot be used: %s; name another.",
-            text,
+            given,
             METRICS_PORT,
             files.reason(error),
         )
@@ -89,9 +84,25 @@ def metrics_served(text: str, model_dir: str) -> Iterator[None]:
         thread.join()
 
 
-class _Server(http.server.ThreadingHTTPServer):
+def _address(given: str, name: str) -> tuple[str, int]:
+    try:
+        return split_address(given if ":" in given else f"127.0.0.1:{given}", name)
+    except InvalidValueError:
+        raise InvalidValueError(
+            f"{name} must be a port from 1 to 65535, or HOST:PORT, but got {given!r}; give 9100, for example."
+        ) from None
+
+
+# Python's HTTP server asks DNS for the machine's name at its start, which may take long.
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
     # Requests that are answered slowly do not delay the end of a training.
     block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Leave out tracebacks of connections that break."""

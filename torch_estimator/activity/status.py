@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_estimator.activity.timeline import Change, Run, Spent
-
-WELL, STALLED, GONE, FAILED = "well", "stalled", "gone", "failed"
 
 PARTS = ("computing", "input", "servers", "others", "saving", "evaluating", "starting")
 """Attributes of `Spent` that add up to the time that a process has recorded."""
@@ -16,30 +14,25 @@ PARTS = ("computing", "input", "servers", "others", "saving", "evaluating", "sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleStatus:
-    """State of a role. Ages compare the role's clock with the one of this machine.
+    """State of a role.
 
     Attributes:
-        role: The role.
+        run: Its last process.
+        last: The last change of that.
         health: ``well``; ``stalled`` if it should have taken a step; ``gone`` if it no longer writes; ``failed`` if it
             has ended before its time.
-        last: Its last change.
-        waits_for: Roles that it waits for.
-        step: The last known global step.
-        step_age: Seconds since that step, if there was one.
-        seen_age: Seconds since it wrote for the last time.
         restarts: How often it was started again since it last ended well.
-        spent: How the time of its last process was spent.
     """
 
-    role: str
-    health: str
+    run: Run
     last: Change
-    waits_for: tuple[str, ...]
-    step: int | None
-    step_age: float | None
-    seen_age: float
+    health: str
     restarts: int
-    spent: Spent
+
+    @property
+    def spent(self) -> Spent:
+        """How the time of its last process was spent, which has the last known global step, too."""
+        return self.run.spent[-1]
 
 
 def role_statuses(runs: Sequence[Run], now: float, stale_secs: float) -> list[RoleStatus]:
@@ -50,70 +43,49 @@ def role_statuses(runs: Sequence[Run], now: float, stale_secs: float) -> list[Ro
 def _status(runs: Sequence[Run], now: float, stale_secs: float) -> RoleStatus:
     run, before = runs[-1], reversed(runs[:-1])
     last = run.changes[-1] if run.changes else Change(time=run.began, state="starting")
-    seen_age = max(0.0, now - run.last_seen)
+    # What else may take long is no step: to wait for others, to save, to evaluate.
+    takes_steps = last.state == "training" or last.waits_for == ("input",)
     if run.end is not None:
-        health = FAILED if run.end.failed else WELL
-    elif seen_age >= stale_secs:
-        health = GONE
+        health = "failed" if run.end.failed else "well"
+    elif now - run.last_seen >= stale_secs:
+        health = "gone"
+    elif takes_steps and now - max(run.last_step or 0.0, last.time) >= stale_secs:
+        health = "stalled"
     else:
-        # What else may take long is no step: to wait for others, to save, to evaluate.
-        steps = last.state == "training" or last.waits_for == ("input",)
-        health = STALLED if steps and now - max(run.last_step or 0.0, last.time) >= stale_secs else WELL
-    return RoleStatus(
-        role=run.role,
-        health=health,
-        last=last,
-        waits_for=last.waits_for,
-        step=run.spent[-1].step,
-        step_age=None if run.last_step is None else max(0.0, now - run.last_step),
-        seen_age=seen_age,
-        restarts=sum(1 for _ in itertools.takewhile(lambda one: one.end is None or one.end.failed, before)),
-        spent=run.spent[-1],
-    )
+        health = "well"
+    restarts = sum(1 for _ in itertools.takewhile(lambda one: one.end is None or one.end.failed, before))
+    return RoleStatus(run=run, last=last, health=health, restarts=restarts)
 
 
-def prometheus_text(statuses: Sequence[RoleStatus], now: float) -> str:
+def prometheus_text(statuses: Sequence[RoleStatus]) -> str:
     """Return the states in Prometheus' text format."""
     lines = []
 
-    def add(name: str, kind: str, text: str, *values: tuple[RoleStatus, dict[str, str], float | None]) -> None:
+    def add(
+        name: str, text: str, values: Callable[[RoleStatus], Mapping[str, float | None]], kind: str = "gauge"
+    ) -> None:
+        """Add a metric; `values` returns those of a role by further labels."""
         lines.append(f"# HELP te_training_{name} {text}\n# TYPE te_training_{name} {kind}\n")
-        for status, labels, value in values:
-            if value is not None:
-                pairs = ",".join(f'{key}="{_escaped(one)}"' for key, one in {"role": status.role, **labels}.items())
-                lines.append(f"te_training_{name}{{{pairs}}} {value:.15g}\n")
+        for one in statuses:
+            for labels, value in values(one).items():
+                if value is not None:
+                    lines.append(f'te_training_{name}{{role="{one.run.role}"{labels}}} {value:.15g}\n')
 
-    def add_each(name: str, kind: str, text: str, value: Callable[[RoleStatus], float | None]) -> None:
-        add(name, kind, text, *((one, {}, value(one)) for one in statuses))
-
-    add_each("step", "gauge", "Last known global step.", lambda one: one.step)
-    add_each(
-        "last_step_timestamp_seconds",
-        "gauge",
-        "When the global step changed for the last time.",
-        lambda one: None if one.step_age is None else now - one.step_age,
-    )
+    add("step", "Last known global step.", lambda one: {"": one.spent.step})
+    changed = "When the global step changed for the last time."
+    add("last_step_timestamp_seconds", changed, lambda one: {"": one.run.last_step})
     seen = "When the process wrote its state for the last time."
-    add_each("last_seen_timestamp_seconds", "gauge", seen, lambda one: now - one.seen_age)
-    add_each("restarts", "gauge", "Processes before this one that did not end well.", lambda one: one.restarts)
-    add(
-        "state",
-        "gauge",
-        "What the role does, whom it waits for, and whether it is well, stalled, gone or failed.",
-        *(
-            (one, {"state": one.last.state, "waits_for": ",".join(one.waits_for), "health": one.health}, 1)
-            for one in statuses
-        ),
-    )
-    add(
-        "seconds_total",
-        "counter",
-        "How the time of the process was spent.",
-        *((one, {"part": part}, getattr(one.spent, part)) for one in statuses for part in PARTS),
-    )
-    add_each("cpu_seconds_total", "counter", "Processor time of the process.", lambda one: one.spent.cpu)
+    add("last_seen_timestamp_seconds", seen, lambda one: {"": one.run.last_seen})
+    add("restarts", "Processes before this one that did not end well.", lambda one: {"": one.restarts})
+    state = "What the role does, whom it waits for, and whether it is well, stalled, gone or failed."
+    add("state", state, lambda one: {_state_labels(one): 1})
+    spent = "How the time of the process was spent."
+    add("seconds_total", spent, lambda one: {f',part="{part}"': getattr(one.spent, part) for part in PARTS}, "counter")
+    add("cpu_seconds_total", "Processor time of the process.", lambda one: {"": one.spent.cpu}, "counter")
     return "".join(lines)
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _state_labels(one: RoleStatus) -> str:
+    labels = {"state": one.last.state, "waits_for": ",".join(one.last.waits_for), "health": one.health}
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    return "".join(f',{name}="{value.translate(escapes)}"' for name, value in labels.items())

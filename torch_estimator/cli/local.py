@@ -106,8 +106,10 @@ def run(options: argparse.Namespace) -> int:
         stop_secs=options.stop_secs,
         hang_secs=options.hang_secs,
     )
-    if options.metrics_port:
-        check_free(options.metrics_port)
+    settings = {}
+    if options.metrics_port is not None:
+        check_free(options.metrics_port, "--metrics-port")
+        settings[METRICS_PORT] = options.metrics_port
     with contextlib.ExitStack() as stack:
         records = None
         if limits.hang_secs:
@@ -118,7 +120,6 @@ def run(options: argparse.Namespace) -> int:
             arguments=(*options.arguments, *job_dir),
             records=records,
         )
-        settings = {METRICS_PORT: options.metrics_port} if options.metrics_port else {}
         start = functools.partial(LocalProcess, program, settings=settings)
         return Job(start, _tasks(options), limits, records=records).run()
 

@@ -60,15 +60,16 @@ def run(options: argparse.Namespace) -> int:
             raise InvalidValueError(_why_nothing(options.model_dir))
     except OSError as error:
         raise InvalidValueError(f"{options.model_dir} cannot be read: {files.reason(error)}.") from error
-    statuses = role_statuses(runs, time.time(), options.stale_secs)
+    now = time.time()
+    statuses = role_statuses(runs, now, options.stale_secs)
     if options.format == "json":
-        print(json.dumps([_as_json(one) for one in statuses]))
+        print(json.dumps([_as_json(one, now) for one in statuses]))
     else:
         header = ["ROLE", "STATE", "STEP", "STEP AGE", "WAITS FOR", "RESTARTS", "SEEN", "TIME"]
-        print(printable(aligned([header, *map(_row, statuses)])))
+        print(printable(aligned([header, *(_row(one, now) for one in statuses)])))
         for one in statuses:
             if one.last.reason:
-                print(printable(f"{one.role} ended: {one.last.reason}"))
+                print(printable(f"{one.run.role} ended: {one.last.reason}"))
     return max(_EXIT_STATUSES[one.health] for one in statuses)
 
 
@@ -84,16 +85,16 @@ def _why_nothing(model_dir: str) -> str:
     return f"{model_dir} has no record of a training; name the model_dir of one that runs with this version or later."
 
 
-def _row(one: RoleStatus) -> list[str]:
-    state = one.last.state if one.health == "well" else f"{one.health} ({one.last.state})"
+def _row(one: RoleStatus, now: float) -> list[str]:
+    step, last_step = one.spent.step, one.run.last_step
     return [
-        one.role,
-        state,
-        "" if one.step is None else str(one.step),
-        "" if one.step_age is None else _age(one.step_age),
-        ", ".join(one.waits_for),
+        one.run.role,
+        one.last.state if one.health == "well" else f"{one.health} ({one.last.state})",
+        "" if step is None else str(step),
+        "" if last_step is None else _age(now - last_step),
+        ", ".join(one.last.waits_for),
         str(one.restarts),
-        f"{_age(one.seen_age)} ago",
+        f"{_age(now - one.run.last_seen)} ago",
         _shares(one),
     ]
 
@@ -102,7 +103,7 @@ def _age(secs: float) -> str:
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if secs >= 2 * size:
             return f"{secs / size:.0f} {unit}"
-    return f"{secs:.0f} s"
+    return f"{max(0.0, secs):.0f} s"
 
 
 def _shares(one: RoleStatus) -> str:
@@ -111,19 +112,19 @@ def _shares(one: RoleStatus) -> str:
 
     secs = {part: getattr(one.spent, part) for part in PARTS}
     total = sum(secs.values()) or 1.0
-    largest = sorted(secs.items(), key=lambda part: -part[1])[:2]
-    return ", ".join(f"{100 * value / total:.0f} % {part}" for part, value in largest if value >= total / 200)
+    largest = sorted(secs, key=lambda part: -secs[part])[:2]
+    return ", ".join(f"{100 * secs[part] / total:.0f} % {part}" for part in largest if secs[part] >= total / 200 > 0)
 
 
-def _as_json(one: RoleStatus) -> dict[str, object]:
+def _as_json(one: RoleStatus, now: float) -> dict[str, object]:
     return {
-        "role": one.role,
+        "role": one.run.role,
         "health": one.health,
         "state": one.last.state,
-        "waitsFor": one.waits_for,
-        "step": one.step,
-        "stepAgeSecs": one.step_age,
-        "seenAgeSecs": one.seen_age,
+        "waitsFor": one.last.waits_for,
+        "step": one.spent.step,
+        "stepAgeSecs": None if one.run.last_step is None else max(0.0, now - one.run.last_step),
+        "seenAgeSecs": max(0.0, now - one.run.last_seen),
         "restarts": one.restarts,
         "reason": one.last.reason,
         "spent": asdict(one.spent),
