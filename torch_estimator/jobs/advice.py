@@ -11,7 +11,7 @@ import bisect
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -22,10 +22,10 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.jobs.directory import JobDirectory
 from torch_estimator.jobs.throughput import (
     PARTS,
+    Change,
     Model,
     Part,
     StepTimes,
-    WithServers,
     models_in_step,
     models_with_servers,
 )
@@ -46,11 +46,7 @@ _NUMBERS = [one.name for one in fields(Spent) if one.name != "step"]
 Samples = Sequence[tuple[int, Spent]]
 _TYPES = (*CHIEFS, WORKER, PARAMETER_SERVER)
 
-_CHANGES: dict[str, Callable[[Model], Model | None]] = {
-    "worker": lambda model: model.with_worker(),
-    "server": lambda model: model.with_server() if isinstance(model, WithServers) else None,
-    "reader": lambda model: model.shorter("input", 0.5),
-}
+_CHANGES = {"worker": Change(worker=True), "server": Change(server=True), "reader": Change(part="input", factor=0.5)}
 _BOUNDS: dict[Part, str] = {
     "computing": "Computing bounds this training",
     "input": "The input bounds this training",
@@ -128,7 +124,7 @@ def advise(runs: Sequence[Run]) -> Advice:
     whole = _Measured(trainers, servers, first, last)
     blocks = [_Measured(trainers, servers, *ends) for ends in pairwise(steps)]
     gains = [gain for of in _CHANGES if (gain := _gain(of, whole, blocks)) is not None]
-    bound = max(PARTS, key=lambda part: whole.gains(lambda model: model.shorter(part, _SHORTER))[0])
+    bound = max(PARTS, key=lambda part: whole.gains(Change(part=part, factor=_SHORTER))[0])
     return Advice(
         sentence=_sentence(bound, gains, whole),
         bound=bound,
@@ -160,10 +156,9 @@ class _Measured:
         else:
             self.models = models_in_step(list(self.times.values()))
 
-    def gains(self, change: Callable[[Model], Model | None]) -> list[float]:
-        """Return by how much the rate grows with a change, for each model to which it applies, the likeliest first."""
-        changed = [(model, change(model)) for model in self.models]
-        return [one.rate() / model.rate() - 1 for model, one in changed if one is not None]
+    def gains(self, change: Change) -> list[float]:
+        """Return by how much the rate grows with a change, for each model, the likeliest first."""
+        return [model.rate(change) / model.rate() - 1 for model in self.models]
 
     def shares(self) -> dict[Part, float]:
         """Return the shares of the time of all processes."""
@@ -180,11 +175,11 @@ class _Measured:
 
 
 def _gain(of: str, whole: _Measured, blocks: Sequence[_Measured]) -> Gain | None:
-    gains = whole.gains(_CHANGES[of])
     is_limit = of == "worker" and len(whole.times) == 1 and not whole.services
     # Replicas of `MirroredStrategy` record nothing, so that nothing is known of one more.
-    if not gains or (is_limit and whole.mean.others > _ALONE * whole.mean.total):
+    if (of == "server" and not whole.services) or (is_limit and whole.mean.others > _ALONE * whole.mean.total):
         return None
+    gains = whole.gains(_CHANGES[of])
     # How far the formula is from the steps per second that were recorded.
     error = (1 + gains[0]) * abs(whole.models[0].rate() / whole.steps_per_sec - 1)
     error += 2 * statistics.stdev(block.gains(_CHANGES[of])[0] for block in blocks) / math.sqrt(len(blocks))
@@ -242,20 +237,11 @@ def _secs(first: Spent, last: Spent) -> float:
 
 
 def _step_times(first: Spent, last: Spent, steps: float) -> StepTimes:
-    input, reading, servers, others, saving, evaluating = (
-        max(0.0, getattr(last, name) - getattr(first, name)) / steps
-        for name in ("input", "reading", "servers", "others", "saving", "evaluating")
-    )
+    names = ("reading", "input", "servers", "others", "saving", "evaluating")
+    secs = {name: max(0.0, getattr(last, name) - getattr(first, name)) / steps for name in names}
     # What is none of these is computing.
-    computing = max(0.0, _secs(first, last) / steps - input - servers - others - saving - evaluating)
-    return StepTimes(
-        computing=computing,
-        input=input,
-        reading=reading,
-        servers=servers,
-        others=others,
-        saving=saving + evaluating,
-    )
+    computing = max(0.0, _secs(first, last) / steps - sum(secs.values()) + secs["reading"])
+    return StepTimes(computing=computing, saving=secs.pop("saving") + secs.pop("evaluating"), **secs)
 
 
 def _mean(times: Sequence[StepTimes]) -> StepTimes:

@@ -27,7 +27,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 Part = Literal["computing", "input", "servers", "network", "others", "saving"]
 PARTS: tuple[Part, ...] = ("computing", "input", "servers", "network", "others", "saving")
@@ -59,6 +59,23 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of a training: one more worker or server, or a part of the time multiplied by a factor."""
+
+    worker: bool = False
+    server: bool = False
+    part: Part | None = None
+    factor: float = 1.0
+
+    def of(self, part: Part) -> float:
+        """Return the factor of a part."""
+        return self.factor if part == self.part else 1.0
+
+
+_NO_CHANGE = Change()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InStep:
     """A training in step, or of one process alone, for which `computing` and `input` are those of each process.
 
@@ -66,46 +83,32 @@ class InStep:
     processes.
     """
 
-    computing: tuple[float, ...]
-    input: tuple[float, ...]
+    computing: list[float]
+    input: list[float]
     network: float
     saving: float
     reads_ahead: bool
     power: float
 
-    def rate(self) -> float:
-        """Return the batches per second of all processes together."""
-        if self.reads_ahead:
-            secs = max(max(self.computing) + self.network + self.saving, *self.input)
-        else:
-            secs = max(map(sum, zip(self.computing, self.input, strict=True))) + self.network + self.saving
-        return len(self.computing) / secs
-
-    def shorter(self, part: Part, factor: float) -> InStep:
-        """Return the training with a part of the time multiplied by a factor.
+    def rate(self, change: Change = _NO_CHANGE) -> float:
+        """Return the batches per second of all processes together, after a change.
 
         What a process takes longer than the median is time that the others wait, and no part of its own.
         """
-        if part == "computing":
-            return replace(self, computing=_shortened(self.computing, factor, 1.0))
-        if part == "input":
-            return replace(self, input=_shortened(self.input, factor, 1.0))
-        if part == "others":
-            computing, input = (_shortened(values, 1.0, factor) for values in (self.computing, self.input))
-            return replace(self, computing=computing, input=input)
-        if part == "network":
-            return replace(self, network=self.network * factor)
-        return replace(self, saving=self.saving * factor) if part == "saving" else self
-
-    def with_worker(self) -> InStep:
-        """Return the training with one more process."""
-        count = len(self.computing)
-        return replace(
-            self,
-            computing=(*self.computing, statistics.median_low(self.computing)),
-            input=(*self.input, statistics.median_low(self.input)),
-            network=self.network * (count / (count - 1)) ** self.power if count > 1 else 0.0,
-        )
+        computing = _shortened(self.computing, change.of("computing"), change.of("others"))
+        input = _shortened(self.input, change.of("input"), change.of("others"))
+        network = self.network * change.of("network")
+        saving = self.saving * change.of("saving")
+        if change.worker:
+            others = len(computing) - 1
+            network = network * ((others + 1) / others) ** self.power if others else 0.0
+            computing.append(statistics.median_low(computing))
+            input.append(statistics.median_low(input))
+        if self.reads_ahead:
+            secs = max(max(computing) + network + saving, *input)
+        else:
+            secs = max(map(sum, zip(computing, input, strict=True))) + network + saving
+        return len(computing) / secs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,40 +116,32 @@ class WithServers:
     """A training with parameter servers: mean times of all workers' steps, and of each server for one message."""
 
     workers: int
-    computing: float
-    input: float
-    servers: tuple[float, ...]
+    mean: StepTimes
+    servers: Sequence[float]
     network: float
-    others: float
-    saving: float
-    reads_ahead: bool
     irregularity: float
 
-    def rate(self) -> float:
-        """Return the batches per second of all workers together."""
-        thinking = self.computing + self.network + self.others + self.saving
-        if not self.reads_ahead:
-            return closed_network(self.workers, thinking + self.input, max(self.servers), self.irregularity)
-        rate = closed_network(self.workers, thinking, max(self.servers), self.irregularity)
-        return min(rate, self.workers / self.input)
+    def rate(self, change: Change = _NO_CHANGE) -> float:
+        """Return the batches per second of all workers together, after a change.
 
-    def shorter(self, part: Part, factor: float) -> WithServers:
-        """Return the training with a part of the time multiplied by a factor."""
-        if part == "servers":
-            return replace(self, servers=_times(self.servers, factor))
-        shorter: dict[str, Any] = {part: getattr(self, part) * factor}
-        return replace(self, **shorter)
-
-    def with_worker(self) -> WithServers:
-        """Return the training with one more worker."""
-        return replace(self, workers=self.workers + 1)
-
-    def with_server(self) -> WithServers:
-        """Return the training with one more server, to which the others hand over their share of the parameters."""
-        count, most = len(self.servers), max(self.servers)
-        share = sum(self.servers) / (count + 1)
-        is_even = most < _UNEVEN * sum(self.servers) / count
-        return replace(self, servers=(share if is_even else max(share, most),) * (count + 1))
+        To one more server the others hand over its share of the parameters.
+        """
+        mean, workers, service = self.mean, self.workers + change.worker, max(self.servers)
+        if change.server:
+            share = sum(self.servers) / (len(self.servers) + 1)
+            is_even = service < _UNEVEN * statistics.fmean(self.servers)
+            service = share if is_even else max(share, service)
+        service *= change.of("servers")
+        input = (mean.reading or mean.input) * change.of("input")
+        thinking = (
+            mean.computing * change.of("computing")
+            + self.network * change.of("network")
+            + mean.others * change.of("others")
+            + mean.saving * change.of("saving")
+        )
+        if not mean.reading:
+            return closed_network(workers, thinking + input, service, self.irregularity)
+        return min(closed_network(workers, thinking, service, self.irregularity), workers / input)
 
 
 Model = InStep | WithServers
@@ -170,8 +165,8 @@ def models_in_step(processes: Sequence[StepTimes]) -> list[InStep]:
     saving = max(one.saving for one in processes)
     reads_ahead = any(one.reading for one in processes)
     model = InStep(
-        computing=tuple(one.computing for one in processes),
-        input=tuple(one.reading if reads_ahead else one.input for one in processes),
+        computing=[one.computing for one in processes],
+        input=[one.reading if reads_ahead else one.input for one in processes],
         network=max(0.0, min(one.others - (saving - one.saving) for one in processes)),
         saving=saving,
         reads_ahead=reads_ahead,
@@ -188,24 +183,14 @@ def models_with_servers(workers: int, mean: StepTimes, servers: Sequence[float])
     service = max(servers)
     # For how many of the other workers the busiest server works at a time.
     others = (workers - 1) * service / mean.total
-    model = WithServers(
-        workers=workers,
-        computing=mean.computing,
-        input=mean.reading or mean.input,
-        servers=tuple(servers),
-        network=0.0,
-        others=mean.others,
-        saving=mean.saving,
-        reads_ahead=mean.reading > 0,
-        irregularity=0.0,
-    )
     # Queues explain the whole wait, or as much of it as they can.
     most = min(1.0, (1 - service / mean.servers) / others) if others and mean.servers > service else 0.0
     found = []
     for irregularity in (most, 0.0):
         # Below zero, this is by how much pipelined steps compute while servers work for them.
         network = mean.servers - service / (1 - irregularity * others)
-        found += _with_any_network(replace(model, network=network, irregularity=irregularity))
+        model = WithServers(workers=workers, mean=mean, servers=servers, network=network, irregularity=irregularity)
+        found += _with_any_network(model)
     return found
 
 
@@ -217,11 +202,7 @@ def _with_any_network(model: M) -> list[M]:
     return [replace(model, network=model.network / 2), model, fastest]
 
 
-def _times(values: Sequence[float], factor: float) -> tuple[float, ...]:
-    return tuple(value * factor for value in values)
-
-
-def _shortened(values: Sequence[float], factor: float, factor_above: float) -> tuple[float, ...]:
+def _shortened(values: Sequence[float], factor: float, factor_above: float) -> list[float]:
     """Return values whose part up to their median is multiplied by one factor, and the rest by another."""
     middle = statistics.median_low(values)
-    return tuple(min(one, middle) * factor + max(0.0, one - middle) * factor_above for one in values)
+    return [min(one, middle) * factor + max(0.0, one - middle) * factor_above for one in values]
