@@ -260,20 +260,12 @@ def test_another_job_is_another_run_and_so_is_a_start_without_checkpoints(tmp_pa
     }
 
 
-def test_what_the_model_and_functions_summarize_is_sent_but_for_histograms(tmp_path: Path) -> None:
+def test_numbers_that_the_model_summarizes_are_sent(tmp_path: Path) -> None:
     from tests.summary.test_summary import summarized
 
     kept = Kept()
-
-    def sizes(context: RunContext) -> dict[str, Any]:
-        bias = context.variables()["linear.bias"]
-        return {"bias": bias.sum(), "histogram": bias}
-
-    summarized(tmp_path).train(points, steps=4, hooks=[te.TrackingHook(kept, every_n_steps=2, summaries=sizes)])
-    tags = {one.tag for one in kept.points}
-    assert {"loss", "learning_rate", "bias"} < tags
-    assert "histogram" not in tags
-    assert kept.steps("bias") == [2, 4]
+    summarized(tmp_path).train(points, steps=4, hooks=[te.TrackingHook(kept, every_n_steps=2)])
+    assert {one.tag for one in kept.points} == {"loss", "learning_rate", "error", "hidden/mean"}
 
 
 @pytest.mark.parametrize("throttle_secs", [0, 600])
@@ -361,7 +353,6 @@ def test_a_hook_that_joins_a_job_is_not_sent_before_a_checkpoint_has_its_run(tmp
         ({"tracker": Kept}, TypeError, "tracker must be an object with a method send, but got <class"),
         ({"parameters": [1]}, TypeError, r"parameters must be a dict, but got \[1\]."),
         ({"every_n_steps": 0}, ValueError, "every_n_steps of TrackingHook must be positive, but got 0."),
-        ({"summaries": 3}, TypeError, "summaries of a TrackingHook must be functions of the RunContext, but got 3."),
     ],
 )
 def test_arguments_are_checked(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

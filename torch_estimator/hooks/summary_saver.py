@@ -53,7 +53,7 @@ class SummarySaverHook(Hook):
         self.every_n_steps = save_steps
         self.every_secs = save_secs
         self._output_dir = output_dir
-        self._functions: tuple[SummaryFn, ...] = checked_functions("SummarySaverHook", summaries)
+        self._functions: tuple[SummaryFn, ...] = _functions(summaries)
         self._of_model = not self._functions if of_model is None else of_model
         self._model_has_none = False
 
@@ -100,14 +100,15 @@ def learning_rate_summary(context: RunContext) -> dict[str, float]:
     return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
 
 
-def checked_functions(kind: str, summaries: SummaryFn | Sequence[SummaryFn] | None) -> tuple[SummaryFn, ...]:
-    """Return the argument ``summaries`` of a hook of class `kind` as a tuple, after a check of its functions."""
+def _functions(summaries: SummaryFn | Sequence[SummaryFn] | None) -> tuple[SummaryFn, ...]:
     if summaries is None:
         return ()
     functions = tuple(summaries) if isinstance(summaries, Sequence) else (summaries,)
     for function in functions:
         if not callable(function):
-            raise InvalidTypeError(f"summaries of a {kind} must be functions of the RunContext, but got {function!r}.")
+            raise InvalidTypeError(
+                f"summaries of a SummarySaverHook must be functions of the RunContext, but got {function!r}."
+            )
     return functions
 
 

@@ -54,7 +54,6 @@ class MLflowTracker:
         self._uri = tracking_uri
         self._experiment = experiment
         self._run_name = run_name
-        self._opened: dict[str, str] = {}  # MLflow's id of a run, by ours
 
     def send(self, run: TrackedRun, points: Sequence[TrackedPoint]) -> None:
         """Add points to a run; see `Tracker.send`."""
@@ -62,13 +61,12 @@ class MLflowTracker:
         from mlflow.entities import Metric
 
         client = MlflowClient(self._uri)
-        run_id = self._opened.get(run.id) or self._open(client, run)
+        run_id = self._open(client, run)
         metrics = [Metric(_mlflow_name(one.tag), one.value, round(one.time * 1000), one.step) for one in points]
         for start in range(0, len(metrics), _MOST_METRICS):
             client.log_batch(run_id, metrics=metrics[start : start + _MOST_METRICS])
         if run.ended:
             client.set_terminated(run_id)
-        self._opened[run.id] = run_id
 
     def _open(self, client: Any, run: TrackedRun) -> str:
         from mlflow.entities import Param

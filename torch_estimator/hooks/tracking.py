@@ -25,13 +25,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver import restore_hooks
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import check_seconds_or_steps
-from torch_estimator.hooks.summary_saver import (
-    SummaryFn,
-    SummarySaverHook,
-    checked_functions,
-    learning_rate_summary,
-    loss_summary,
-)
+from torch_estimator.hooks.summary_saver import SummarySaverHook, learning_rate_summary, loss_summary
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.summary.scalar_reader import read_scalars
 
@@ -104,8 +98,8 @@ class Tracker(Protocol):
 class TrackingHook(SummarySaverHook):
     """Hook that sends a training's curves, and those of its evaluations, to an experiment tracker.
 
-    They are the loss, the learning rate, what the model records with `torch_estimator.summary.scalar`, and what
-    ``summaries`` return, each at the global steps that are multiples of ``every_n_steps``. A point is sent once a
+    They are the loss, the learning rate and what the model records with `torch_estimator.summary.scalar`, each at the
+    global steps that are multiples of ``every_n_steps``. A point is sent once a
     checkpoint of its step or a later one is saved. So a job that was killed is one run, without any point of steps that
     had to be repeated. Only the chief sends. If the tracker fails, training logs a warning and goes on.
 
@@ -113,7 +107,6 @@ class TrackingHook(SummarySaverHook):
         tracker: Where to send: an `MLflowTracker`, a `WandbTracker` or an own `Tracker`.
         parameters: Parameters of the job, such as its arguments, for the tracker's tables.
         every_n_steps: Steps from one point to the next.
-        summaries: Function, or list of functions, of the `RunContext`; see `SummarySaverHook`. Only numbers are sent.
 
     Raises:
         InvalidTypeError: ``tracker`` has no method ``send``, or another argument has the wrong type.
@@ -139,15 +132,13 @@ class TrackingHook(SummarySaverHook):
         *,
         parameters: Mapping[str, Any] | None = None,
         every_n_steps: int = 100,
-        summaries: SummaryFn | Sequence[SummaryFn] | None = None,
     ) -> None:
         if isinstance(tracker, type) or not callable(getattr(tracker, "send", None)):
             raise InvalidTypeError(f"tracker must be an object with a method send, but got {tracker!r}.")
         if parameters is not None and not isinstance(parameters, Mapping):
             raise InvalidTypeError(f"parameters must be a dict, but got {parameters!r}.")
         check_seconds_or_steps("TrackingHook", every_n_steps=every_n_steps)
-        own = checked_functions("TrackingHook", summaries)
-        super().__init__(every_n_steps, summaries=[loss_summary, learning_rate_summary, *own], of_model=True)
+        super().__init__(every_n_steps, summaries=[loss_summary, learning_rate_summary], of_model=True)
         self._tracker = tracker
         self._parameters = dict(parameters or {})
         self._every = every_n_steps
@@ -212,12 +203,6 @@ class TrackingHook(SummarySaverHook):
         if not failed:
             self._start(ended=not context.preempted).join(most_secs)
 
-    def _send_rest(self, model_dir: str) -> None:
-        """Send what was evaluated after the end of the training, unless the tracker fails or has no run of it."""
-        self._model_dir, self._restored = model_dir, False
-        if self._run is not None and not self._failed:
-            self._send(ended=True)
-
     def _start(self, *, ended: bool) -> threading.Thread:
         self._thread = threading.Thread(target=self._send, kwargs={"ended": ended}, name="tracking", daemon=True)
         self._thread.start()
@@ -274,7 +259,9 @@ def send_rest(hooks: Sequence[Hook], model_dir: str) -> None:
     if tracking[0]._run is None:  # This process has not trained.
         restore_hooks(tracking, read_state(latest)["state"].get("hooks", {}))
     for hook in tracking:
-        hook._send_rest(model_dir)
+        hook._model_dir, hook._restored = model_dir, False
+        if hook._run is not None and not hook._failed:
+            hook._send(ended=True)
 
 
 def _saved_step(model_dir: str) -> int | None:
