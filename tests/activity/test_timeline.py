@@ -14,7 +14,7 @@ import pytest
 
 from torch_estimator import activity, files
 from torch_estimator.activity.recorder import TimelineFile
-from torch_estimator.activity.timeline import HEAD_BYTES, Change, Run, Spent, TimelineReader, read_runs
+from torch_estimator.activity.timeline import Change, Run, Spent, TimelineReader, read_runs
 from torch_estimator.cluster.task import Task
 from torch_estimator.processes.forked import fork
 
@@ -240,7 +240,8 @@ def test_many_changes_of_state_are_few_lines(tmp_path: Path) -> None:
             with activity.OTHERS:
                 until(lambda: is_last(tmp_path, "waiting"))
     run = only_run(tmp_path)
-    assert len(run.changes) < 120
+    assert len(run.changes) < 500
+    assert only_file(tmp_path).stat().st_size < 100_000
     # What lasts is not lost among them.
     exporting = states(run).index("exporting")
     assert states(run)[exporting : exporting + 3] == ["exporting", "waiting", "exporting"]
@@ -262,7 +263,6 @@ def test_a_long_run_keeps_its_size_and_its_long_states(tmp_path: Path) -> None:
         file.write([Change(time=now, state="evaluating", step=hour)], HEAD)
         now += 20 * 60
         reader.runs()
-    file.close()
     assert max(sizes) < 150_000
     (run,) = reader.runs()
     assert run == only_run(tmp_path)
@@ -273,7 +273,6 @@ def test_a_long_run_keeps_its_size_and_its_long_states(tmp_path: Path) -> None:
 def write(model_dir: Path, *lines: str, end: str = "\n", name: str = "worker-1.100000-7.jsonl") -> Path:
     file = TimelineFile(str(model_dir / "activity" / name))
     file.write([], HEAD)
-    file.close()
     path = model_dir / "activity" / name
     with path.open("a") as text:
         text.write("\n".join(lines) + end)
@@ -293,17 +292,15 @@ def test_a_reader_waits_for_the_rest_of_a_torn_line(tmp_path: Path) -> None:
     assert [states(run) for run in reader.runs()] == [["training", "saving"]]
 
 
-def test_a_reader_reads_only_what_is_new(tmp_path: Path) -> None:
+def test_a_reader_takes_only_new_lines_apart(tmp_path: Path) -> None:
     path = write(tmp_path, TRAINING)
     reader = TimelineReader(tmp_path)
-    reader.runs()
-    with path.open("r+") as file:
-        file.seek(HEAD_BYTES)
-        file.write("#" * len(TRAINING))
-        file.seek(0, os.SEEK_END)
+    (before,) = reader.runs()
+    with path.open("a") as file:
         file.write(f"{SAVING}\n")
-    assert [states(run) for run in reader.runs()] == [["training", "saving"]]
-    assert [states(run) for run in read_runs(tmp_path)] == [["saving"]]
+    (after,) = reader.runs()
+    assert (states(before), states(after)) == (["training"], ["training", "saving"])
+    assert after.changes[0] is before.changes[0]
 
 
 def test_files_are_replaced_and_removed_while_they_are_read(tmp_path: Path) -> None:
@@ -334,6 +331,5 @@ def test_runs_are_sorted_by_role_and_beginning(tmp_path: Path) -> None:
     for began, role in ((2, "worker-10"), (1, "worker-2"), (3, "worker-2"), (4, "chief-0")):
         file = TimelineFile(str(tmp_path / "activity" / f"{role}.{began}-7.jsonl"))
         file.write([], {**HEAD, "role": role, "began": began})
-        file.close()
-    found = [(run.role, run.began) for run in read_runs(tmp_path)]
+        found = [(run.role, run.began) for run in read_runs(tmp_path)]
     assert found == [("chief-0", 4), ("worker-2", 1), ("worker-2", 3), ("worker-10", 2)]

@@ -21,7 +21,6 @@ def write(model_dir: Path, role: str, *changes: Change, began: float, **spent: f
     last_step = spent.pop("last_step", began)
     head = {"pid": 7, "host": "here", "began": began, "last_step": last_step, "spent": {"time": began, **spent}}
     file.write(changes, head)
-    file.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 The parts of a training say what they do (`doing`) and for what they wait (`waiting`, `Wait`):
 
 - `state` holds that, and adds up the seconds.
-- `thread` is the one thread that looks at it, for as long as something is to be written.
+- `writer` has the threads that look at it, for as long as something is to be written.
 - `record` is the small file by which a launcher notices that its process hangs.
 - `recorder` writes the timeline: a file a process, in ``activity/`` of the model directory.
 - `timeline` reads those files.

@@ -1,6 +1,6 @@
 """What this process does, for its launcher: a small file that says so every few seconds, where one is asked for.
 
-A process that hangs cannot say so itself. So `thread` reads counters that exist anyway, and writes for how long they
+A process that hangs cannot say so itself. So a thread reads counters that exist anyway, and writes for how long they
 have stayed the same. It writes ages and no times, since clocks differ.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.activity.state import STATE
-from torch_estimator.activity.thread import THREAD, Writer
+from torch_estimator.activity.writer import Writer, replace_file
 from torch_estimator.runs.state_file import StateFile, encoded
 
 FILE = "TORCH_ESTIMATOR_ACTIVITY"
@@ -94,7 +94,7 @@ def start() -> None:
     if given := os.environ.pop(FILE, ""):
         secs, _, path = given.partition(" ")
         writer = _Writer(path, float(secs))
-        THREAD.add(writer)
+        writer.begin()
         atexit.register(writer.end)
 
 
@@ -111,22 +111,10 @@ class _Writer(Writer):
         self._writes += 1
         idle_secs = self._unchanged.look((STATE.changes, word, waits_for, progress))
         record = Record(doing=word, waits_for=waits_for, progress=progress, idle_secs=idle_secs, writes=self._writes)
-        _replace(self._path, encoded(record))
+        replace_file(self._path, encoded(record))
 
     def end(self) -> None:
         """Remove the record before Python stops its threads: the rest of the exit may take long on a busy machine."""
-        THREAD.remove(self, self.every_secs)
+        self.stop(self.every_secs)
         with contextlib.suppress(Exception):
             files.remove_tree(self._path)
-
-
-def _replace(path: str, data: bytes) -> None:
-    """Replace a file atomically. A local one is not synced, since a sync waits for checkpoints on the same disk."""
-    if not files.is_local(path):
-        files.write_atomic(path, data)
-        return
-    path = files.as_url(path)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)

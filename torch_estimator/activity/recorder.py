@@ -20,8 +20,8 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.activity.state import LONG_SECS, STATE, WAITING, Moment
-from torch_estimator.activity.thread import THREAD, Writer
 from torch_estimator.activity.timeline import ENDED, FOLDER, HEAD_BYTES, NAME, Change, Spent
+from torch_estimator.activity.writer import Writer, replace_file
 from torch_estimator.cluster.task import REPLICA, Task, role_of
 from torch_estimator.errors import RESTART_ME
 
@@ -31,10 +31,6 @@ _UPLOAD_SECS = (10.0, 60.0)
 
 # A line with the times spent comes after a tenth of the time that the run has taken, within these limits.
 _SPENT_EVERY_SECS = (5.0, 120.0)
-
-# So many changes may come at once, and one more every few seconds. Beyond that, short states are left out.
-_MOST_CHANGES = 100
-_SECS_PER_CHANGE = 5.0
 
 # A file is about 100 kB long at most, and a role has so many.
 _MOST_LINES = 900
@@ -60,18 +56,14 @@ class Recorder(Writer):
         self._folder = files.join(model_dir, FOLDER)
         self._file = TimelineFile(files.join(self._folder, f"{role}.{self._began * 1000:.0f}-{pid}.jsonl"))
         self._about = {"pid": pid, "host": socket.gethostname()[:100], "began": round(self._began, 3)}
-        self._is_pruned = False
         self._unwritten: list[Change | Spent] = []
         self._wrote_at = self._spent_at = -math.inf
-        self._looked_at = time.monotonic()
-        self._changes_left = float(_MOST_CHANGES)
-        self._held_back: list[Change] = []
         self._last = Change(time=self._began, state="")
         # When the last wait began that was written; see `LONG_SECS`.
         self._wait_since = 0.0
         self._step: int | None = None
         self._last_step: float | None = None
-        self._before = STATE.secs(self._looked_at), time.process_time(), THREAD.cpu_secs
+        self._before = STATE.secs(time.monotonic()), time.process_time()
 
     def is_there(self) -> bool:
         """Return whether the file can be written on."""
@@ -93,7 +85,7 @@ class Recorder(Writer):
     def end(self, reason: str, *, failed: bool) -> None:
         """Write that the process has ended its part of the job, and why."""
         # A forked process leaves the file to its parent.
-        if os.getpid() != self.process[0] or not THREAD.remove(self, _MOST_SECS_TO_END):
+        if os.getpid() != self.process[0] or not self.stop(_MOST_SECS_TO_END):
             return
         with contextlib.suppress(Exception):
             now, wall = time.monotonic(), time.time()
@@ -101,23 +93,19 @@ class Recorder(Writer):
             spent, reason = self._spent(now, wall), reason[:_MOST_REASON]
             self._last = Change(time=round(wall, 3), state=ENDED, step=self._step, reason=reason, failed=failed)
             self._unwritten += [spent, self._last]
-            self._held_back = []
             self._write(spent, now)
-        self._file.close()
 
     def _write(self, spent: Spent, now: float) -> None:
-        if not self._is_pruned:
-            self._is_pruned = True
-            self._prune()
-        lines, self._unwritten, self._wrote_at = self._unwritten, [], now
+        lines, self._unwritten = self._unwritten, []
         self._file.write(lines, {**self._about, "last_step": self._last_step, "spent": _content(spent)})
+        if self._wrote_at == -math.inf:
+            self._prune()
+        self._wrote_at = now
 
     def _look(self, now: float, wall: float) -> None:
+        """Add the changes of state since the last look to what is to be written."""
         if (step := STATE.step()) != self._step:
             self._step, self._last_step = step, None if step is None else wall
-        self._unwritten += self._changes(now, wall)
-
-    def _changes(self, now: float, wall: float) -> list[Change]:
         moments = []
         while STATE.unwritten:
             moment = STATE.unwritten.popleft()
@@ -128,25 +116,18 @@ class Recorder(Writer):
         if wait is not None and now - wait[1] >= LONG_SECS:
             waits_for, is_known = STATE.named(wait[0], names), wait[1] == self._wait_since
             if not is_known or (waits_for and waits_for != self._last.waits_for):
-                moments.append(Moment(now if is_known else wait[1], WAITING, STATE.step(), waits_for))
+                moments.append(Moment(now if is_known else wait[1], WAITING, step, waits_for))
             self._wait_since = wait[1]
-        changes = [self._last, *self._held_back, *(_change(moment, wall - now) for moment in moments)]
-        self._changes_left = min(_MOST_CHANGES, self._changes_left + (now - self._looked_at) / _SECS_PER_CHANGE)
-        self._looked_at = now
-        self._held_back = []
-        if self._changes_left < len(changes):
-            changes = _without_short(changes)
-            if len(changes) > 1 and wall - changes[-1].time < LONG_SECS:
-                self._held_back = [changes.pop()]
-        found = [
-            change for before, change in itertools.pairwise(changes) if replace(change, time=before.time) != before
-        ]
-        self._last = changes[-1]
-        self._changes_left -= len(found)
-        return found
+        for one in moments:
+            # Times since 1970, of those of `time.monotonic`.
+            at = round(one.time + wall - now, 3)
+            change = Change(time=at, state=one.word, waits_for=one.waits_for, step=one.step)
+            if replace(self._last, time=at) != change:
+                self._unwritten.append(change)
+                self._last = change
 
     def _spent(self, now: float, wall: float) -> Spent:
-        secs, (before, cpu, recording) = STATE.secs(now), self._before
+        secs, (before, cpu) = STATE.secs(now), self._before
 
         def of(*keys: str) -> float:
             return round(sum(secs.get(key, 0.0) - before.get(key, 0.0) for key in keys), 3)
@@ -162,7 +143,7 @@ class Recorder(Writer):
             saving=of("saving"),
             evaluating=of("evaluating", "exporting"),
             starting=of("starting", "compiling"),
-            recording=round(THREAD.cpu_secs - recording, 4),
+            recording=round(self.cpu_secs, 4),
             cpu=round(time.process_time() - cpu, 3),
         )
 
@@ -170,75 +151,39 @@ class Recorder(Writer):
         """Remove the oldest files of the role, so that a job that is restarted again and again does not fill a disk."""
         names = filter(None, map(NAME.fullmatch, files.listdir(self._folder)))
         own = sorted((name for name in names if name[1] == self.process[2]), key=lambda name: int(name[2]))
-        for name in own[: 1 - _MOST_FILES]:
+        for name in own[:-_MOST_FILES]:
             files.remove_tree(files.join(self._folder, name[0]))
 
 
 class TimelineFile:
-    """The file: appended to on a local file system, written as a whole elsewhere."""
+    """The file: added to on a local file system, written as a whole elsewhere."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_local = files.is_local(path)
         self._lines: list[Change | Spent] = []
-        self._descriptor: int | None = None
-        self._size = 0
+        self._is_begun = False
 
     def write(self, lines: Sequence[Change | Spent], head: Mapping[str, Any]) -> None:
         """Add lines, and replace the first one by this object."""
         self._lines += lines
-        if len(self._lines) > _MOST_LINES:
-            self._lines = _thinned(self._lines)
-            self.close()
         first = f"{json.dumps(head):<{HEAD_BYTES - 1}}\n".encode()
-        if not self.is_local:
-            files.write_atomic(self.path, first + _encoded(self._lines))
-        elif self._descriptor is None:
-            self._begin(first + _encoded(self._lines))
+        is_full = len(self._lines) > _MOST_LINES
+        if self._is_begun and self.is_local and not is_full:
+            # If this fails, write the whole file the next time.
+            self._is_begun = False
+            with open(files.as_url(self.path), "r+b", buffering=0) as file:
+                file.seek(0, os.SEEK_END)
+                file.write(_encoded(lines))
+                file.seek(0)
+                file.write(first)
         else:
-            try:
-                self._size += os.pwrite(self._descriptor, _encoded(lines), self._size)
-                os.pwrite(self._descriptor, first, 0)
-            except OSError:
-                # Write the whole file the next time.
-                self.close()
-                raise
-
-    def close(self) -> None:
-        """Close the file. What is written next begins it anew."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _begin(self, content: bytes) -> None:
-        # Readers must not see a part of the first line.
-        folder = files.parent(self.path)
-        os.makedirs(folder, exist_ok=True)
-        temporary = files.join(folder, f"{files.TEMPORARY_PREFIX}{files.basename(self.path)}")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            self._size = os.write(descriptor, content)
-            os.replace(temporary, self.path)
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-
-
-def _change(moment: Moment, ahead: float) -> Change:
-    """Return a moment as a change; times since 1970 are `ahead` of those of moments."""
-    return Change(time=round(moment.time + ahead, 3), state=moment.word, waits_for=moment.waits_for, step=moment.step)
-
-
-def _without_short(changes: Sequence[Change]) -> list[Change]:
-    """Leave out short states after which the process went on with what it did before."""
-    kept: list[Change] = []
-    for change in changes:
-        if len(kept) > 1 and change.state == kept[-2].state and change.time - kept[-1].time < LONG_SECS:
-            kept.pop()
-        else:
-            kept.append(change)
-    return kept
+            if is_full:
+                self._lines = _thinned(self._lines)
+            files.makedirs(files.parent(self.path))
+            # Readers must not see a part of the first line.
+            replace_file(self.path, first + _encoded(self._lines))
+        self._is_begun = True
 
 
 def _encoded(lines: Sequence[Change | Spent]) -> bytes:
@@ -251,12 +196,15 @@ def _content(line: Change | Spent) -> dict[str, Any]:
 
 
 def _thinned(lines: list[Change | Spent]) -> list[Change | Spent]:
-    """Return about half of the lines: every second of the times spent, and the changes that lasted longest."""
+    """Return the changes that lasted longest, and every second of the times spent, of whichever there are many."""
     changes = [one for one in lines if isinstance(one, Change)]
     spent = [one for one in lines if isinstance(one, Spent)]
-    lasted = {id(one): after.time - one.time for one, after in itertools.pairwise(changes)}
-    longest = sorted(changes, key=lambda one: lasted.get(id(one), math.inf))
-    kept = {id(one) for one in (*spent[::2], *longest[max(0, len(changes) - _MOST_LINES // 3) :])}
+    if len(spent) > _MOST_LINES // 2:
+        spent = spent[::2]
+    if len(changes) > _MOST_LINES // 2:
+        lasted = {id(one): after.time - one.time for one, after in itertools.pairwise(changes)}
+        changes = sorted(changes, key=lambda one: lasted.get(id(one), math.inf))[-_MOST_LINES // 3 :]
+    kept = {id(one) for one in (*spent, *changes)}
     return [one for one in lines if id(one) in kept]
 
 
@@ -282,7 +230,7 @@ def recording(model_dir: str, task: Task) -> Iterator[None]:
     recorder = _current = _previous
     recorder.reason, recorder.failed = "", False
     STATE.begin_anew()
-    THREAD.add(recorder)
+    recorder.begin()
     reason, failed = "", True
     try:
         with _metrics(model_dir, task):

@@ -7,6 +7,7 @@ change once it has lasted `LONG_SECS`, and then from its true beginning on.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import defaultdict, deque
@@ -19,7 +20,7 @@ LONG_SECS = 0.75
 WAITING = "waiting"
 STARTING = "starting"
 
-_MOST_UNWRITTEN = 256
+_MOST_UNWRITTEN = 64
 
 Progress = Callable[[], float | None]
 Names = Callable[[], Sequence[str]]
@@ -43,7 +44,7 @@ class Doing(NamedTuple):
 
 
 class State:
-    """The state of this process. Its main thread, the first one that does something, changes it; `thread` reads it.
+    """The state of this process. Its main thread, the first one that does something, changes it; writers read it.
 
     Attributes:
         changes: How often it has changed.
@@ -184,6 +185,14 @@ class State:
 
 
 STATE = State()
+
+
+def _renew_lock() -> None:
+    # A thread of the parent may have held it.
+    STATE.changed = threading.Event()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Wait(contextlib.ContextDecorator):

@@ -15,9 +15,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch_estimator import files
 from torch_estimator.runs.state_file import from_json
@@ -157,85 +155,48 @@ class _File:
     def __init__(self, path: str, role: str) -> None:
         self._path = path
         self._role = role
-        self._seen: Any = None
-        self._identity: Any = None
-        self._offset = 0
+        self._seen: object = None
+        self._body = b""
         self._changes: list[Change] = []
         self._spent: list[Spent] = []
-        self._head: dict[str, Any] = {}
+        self._run: Run | None = None
 
     def read(self) -> Run | None:
         """Read on; return the run, or None if the beginning of the file is not there yet."""
-        data = self._news()
-        if data is not None:
-            head, body = data
-            with contextlib.suppress(ValueError):
-                self._head = _object(head)
-            for line in body:
-                self._add(line)
-        return self._run()
-
-    def _news(self) -> tuple[bytes, Sequence[bytes]] | None:
-        """Return the first line and the whole lines after those that were read; None if the file is as it was."""
-        if not files.is_local(self._path):
-            content = files.read_bytes(self._path)
-            if content == self._seen:
-                return None
-            # It was replaced as a whole.
-            self._seen = content
-            self._forget()
-            head, *body = content.split(b"\n")
-            return head, body
-        with open(files.as_url(self._path), "rb") as file:
-            stat = os.fstat(file.fileno())
+        if files.is_local(self._path):
+            stat = os.stat(files.as_url(self._path))
             seen = stat.st_ino, stat.st_mtime_ns, stat.st_size
             if seen == self._seen:
-                return None
+                return self._run
             self._seen = seen
-            if stat.st_ino != self._identity or stat.st_size < self._offset:
-                self._identity = stat.st_ino
-                self._forget()
-            head = file.read(HEAD_BYTES)
-            file.seek(max(self._offset, HEAD_BYTES))
-            whole, _, _ = file.read().rpartition(b"\n")
-        if whole:
-            self._offset = max(self._offset, HEAD_BYTES) + len(whole) + 1
-        return head, whole.split(b"\n")
-
-    def _forget(self) -> None:
-        self._offset, self._changes, self._spent = 0, [], []
-
-    def _add(self, line: bytes) -> None:
-        # A line that a crash of the machine has torn is left out.
-        with contextlib.suppress(ValueError):
-            content = _object(line)
-            if "state" in content:
-                self._changes.append(from_json(Change, content))
-            else:
-                self._spent.append(from_json(Spent, content))
-
-    def _run(self) -> Run | None:
+        head, _, body = files.read_bytes(self._path).partition(b"\n")
+        body = body[: body.rfind(b"\n") + 1]
+        if not body.startswith(self._body):
+            # The file was replaced.
+            self._body, self._changes, self._spent = b"", [], []
+        for line in body[len(self._body) :].splitlines():
+            # A line that a crash of the machine has torn is left out.
+            with contextlib.suppress(ValueError):
+                content = json.loads(line)
+                if isinstance(content, dict) and "state" in content:
+                    self._changes.append(from_json(Change, content))
+                else:
+                    self._spent.append(from_json(Spent, content))
+        self._body = body
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            head = self._head
-            last = from_json(Spent, head["spent"])
-            return Run(
+            about = json.loads(head)
+            last = from_json(Spent, about["spent"])
+            self._run = Run(
                 role=self._role,
-                pid=int(head["pid"]),
-                host=str(head["host"]),
-                began=float(head["began"]),
+                pid=int(about["pid"]),
+                host=str(about["host"]),
+                began=float(about["began"]),
                 changes=self._changes.copy(),
                 spent=[*self._spent, last],
                 last_seen=last.time,
-                last_step=head.get("last_step"),
+                last_step=about.get("last_step"),
             )
-        return None
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    content = json.loads(line)
-    if not isinstance(content, dict):
-        raise ValueError("not an object")
-    return content
+        return self._run
 
 
 def _sort_key(role: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The one thread of this process that looks at what it does, for as long as somebody wants that written."""
+"""Writers of what this process does: each has a thread, which looks at the state while there is something to write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import threading
 import time
 
+from torch_estimator import files
 from torch_estimator.activity.state import STATE
 
 # Changes that come one after the other are written together.
@@ -14,81 +15,61 @@ _GATHER_SECS = 0.2
 
 
 class Writer:
-    """Something to write every `every_secs`, in the thread; with `on_change`, after each change of the state, too."""
+    """Writes every `every_secs`, in a thread; with `on_change`, after each change of the state, too.
+
+    `cpu_secs` is the processor time that the thread has used.
+    """
 
     on_change = False
 
     def __init__(self, every_secs: float) -> None:
         self.every_secs = every_secs
-        self.due = 0.0
+        self.cpu_secs = 0.0
+        self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def write(self) -> None:
         """Write what there is to say now."""
         raise NotImplementedError
 
-
-class Thread:
-    """The thread. It runs while there are writers; `cpu_secs` is the processor time that it has used."""
-
-    def __init__(self) -> None:
-        self.cpu_secs = 0.0
-        self._writers: list[Writer] = []
-        # Held while a writer writes.
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._ends = threading.Event()
-
-    def add(self, writer: Writer) -> None:
+    def begin(self) -> None:
         """Begin to write."""
-        with self._lock:
-            self._writers.append(writer)
-            if self._thread is None:
-                self._ends = threading.Event()
-                self._thread = threading.Thread(target=self._run, args=(self._ends,), name="activity", daemon=True)
-                self._thread.start()
-        STATE.changed.set()
+        # A thread that could not be stopped, since a store does not answer, must not go on.
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._ends,), name="activity", daemon=True)
+        self._thread.start()
 
-    def remove(self, writer: Writer, most_secs: float) -> bool:
+    def stop(self, most_secs: float) -> bool:
         """Write no more; return False if the thread is still writing after `most_secs`."""
-        if not self._lock.acquire(timeout=most_secs):
+        if self._thread is None:
             return False
-        with contextlib.suppress(ValueError):
-            self._writers.remove(writer)
-        thread = None
-        if not self._writers:
-            self._ends.set()
-            STATE.changed.set()
-            thread, self._thread = self._thread, None
-        self._lock.release()
-        if thread is not None:
-            thread.join(most_secs)
-        return True
+        self._ends.set()
+        STATE.changed.set()
+        self._thread.join(most_secs)
+        return not self._thread.is_alive()
 
     def _run(self, ends: threading.Event) -> None:
         before = self.cpu_secs
         while not ends.is_set():
-            with self._lock:
-                has_changed = STATE.changed.is_set()
+            if self.on_change:
                 STATE.changed.clear()
-                for writer in self._writers:
-                    now = time.monotonic()
-                    if now >= writer.due or (has_changed and writer.on_change):
-                        writer.due = now + writer.every_secs
-                        # A store that does not answer is no reason to end, nor is a list that has changed just now.
-                        with contextlib.suppress(Exception):
-                            writer.write()
-                self.cpu_secs = before + time.thread_time()
-                due = min((writer.due for writer in self._writers), default=0.0)
-            if STATE.changed.wait(max(0.0, due - time.monotonic())):
+            # A store that does not answer is no reason to end, nor is a list that has changed just now.
+            with contextlib.suppress(Exception):
+                self.write()
+            self.cpu_secs = before + time.thread_time()
+            if not self.on_change:
+                ends.wait(self.every_secs)
+            elif not ends.is_set() and STATE.changed.wait(self.every_secs):
                 ends.wait(_GATHER_SECS)
 
 
-THREAD = Thread()
-
-
-def _forget() -> None:
-    """In a forked process, which has no such thread: begin anew."""
-    THREAD.__init__()  # type: ignore[misc]
-
-
-os.register_at_fork(after_in_child=_forget)
+def replace_file(path: str, data: bytes) -> None:
+    """Replace a file atomically. A local one is not synced, since a sync waits for checkpoints on the same disk."""
+    if not files.is_local(path):
+        files.write_atomic(path, data)
+        return
+    path = files.as_url(path)
+    temporary = files.join(files.parent(path), f"{files.TEMPORARY_PREFIX}{files.basename(path)}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
