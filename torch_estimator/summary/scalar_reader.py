@@ -25,7 +25,6 @@ _BLOCK_BYTES = 2**20
 _MOST_RECORD_BYTES = 2**26
 # By the bytes before the place where it was, the reader notices that a file has another content now.
 _KNOWN_BYTES = 16
-_MOST_PARTS = 32
 _MOST_LOOKS_BACK = 3
 _MOST_CHECKSUMS = 500
 
@@ -149,7 +148,9 @@ class _File:
             if len(data) < min(wanted, left):
                 break  # The file is shorter now.
             taken = self._take(data)
-            if not taken:
+            if taken:
+                wanted = _BLOCK_BYTES
+            else:
                 (length,) = struct.unpack_from("<Q", data)
                 wanted = HEADER_BYTES + length + FOOTER_BYTES
                 if wanted > left:
@@ -190,12 +191,10 @@ class _File:
         return end
 
     def _add(self, found: dict[str, list[tuple[int, float, float]]]) -> None:
-        for tag, points in found.items():
-            steps, values, times = zip(*points, strict=True)
-            parts = self.points[tag]
-            parts.append(Points(np.array(steps, np.int64), np.array(values, np.float64), np.array(times, np.float64)))
-            if len(parts) > _MOST_PARTS:
-                parts[:] = [_joined(parts)]
+        for tag, several in found.items():
+            steps, values, times = zip(*several, strict=True)
+            points = Points(np.array(steps, np.int64), np.array(values, np.float64), np.array(times, np.float64))
+            self.points[tag].append(points)
 
 
 def _in_tensor(value: Any) -> float | None:
