@@ -12,6 +12,7 @@ from itertools import pairwise
 from scripts.storms.common import StormError
 from scripts.storms.job_rows import IN_STEP, SERVED, Storm, Trial, row
 from scripts.storms.submitting import wait_until
+from torch_estimator.activity.state import LONG_SECS
 from torch_estimator.activity.timeline import Run, read_runs
 from torch_estimator.jobs.directory import FINAL
 from torch_estimator.jobs.kinds import status_of
@@ -106,6 +107,8 @@ def _off(trial: Trial, runs: list[Run], kill: _Kill, waiter: str) -> float:
         for change, following in pairwise(run.changes):
             if run.role == waiter and kill.role in change.waits_for:
                 waited += max(0.0, min(following.time, end) - max(change.time, begin))
+    if 0 < secs < LONG_SECS and not waited:
+        return 0.0  # A wait that is as short is no state of its own.
     if not secs or not waited:
         raise StormError(f"{trial.name}: {waiter} is not said to have waited for {kill.role}, or took no step since.")
     return abs(waited - secs) / secs
