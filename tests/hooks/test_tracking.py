@@ -73,7 +73,7 @@ class Pace(te.Hook):
 hook = te.TrackingHook(Killing(tracker_of(kind, directory)), parameters={"momentum": 0.9}, every_n_steps=3)
 hook.send_every_secs = 0.0
 te.train_and_evaluate(
-    line(os.path.join(directory, "job"), save_checkpoints_steps=20),
+    line(os.path.join(directory, "job"), save_checkpoints_steps=20, compile=False),
     te.TrainSpec(lambda: points().repeat(), max_steps=600, hooks=[hook, Pace()]),
     te.EvalSpec(points, throttle_secs=0),
 )
