@@ -56,9 +56,11 @@ def waiting(names: Names, kind: Wait | None = None) -> Iterator[None]:
 
     With a `kind` the whole body is a wait.
     """
-    STATE.wait_for(names)
+    STATE.names.append(names)
+    STATE.changes += 1
     try:
         with kind or contextlib.nullcontext():
             yield
     finally:
-        STATE.no_longer(names)
+        STATE.names.remove(names)
+        STATE.changes += 1

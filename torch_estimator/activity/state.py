@@ -49,6 +49,7 @@ class State:
     Attributes:
         changes: How often it has changed.
         word: What the process does, such as ``training``; empty outside of what this package does.
+        names: Functions that return for whom it waits.
         wait: The kind of the wait that goes on, and since when; None if there is none.
         unwritten: Changes for the recorder, which takes them from the left.
         changed: Set at each change.
@@ -61,7 +62,7 @@ class State:
         self.unwritten: deque[Moment] = deque(maxlen=_MOST_UNWRITTEN)
         self.changed = threading.Event()
         self._doing: list[Doing] = []
-        self._names: list[Names] = []
+        self.names: list[Names] = []
         self._secs: defaultdict[str, float] = defaultdict(float)
         self._since = 0.0
         self._thread = 0
@@ -106,16 +107,6 @@ class State:
         self.unwritten.extend(moments)
         self.changed.set()
 
-    def wait_for(self, names: Names) -> None:
-        """Wait for those that another thread finds with `names`."""
-        self._names.append(names)
-        self.changes += 1
-
-    def no_longer(self, names: Names) -> None:
-        """Wait for these no more."""
-        self._names.remove(names)
-        self.changes += 1
-
     def begin_wait(self, kind: str) -> None:
         """Begin a wait, unless one goes on already or another thread than the main one waits."""
         if threading.get_ident() == self._thread:
@@ -151,7 +142,7 @@ class State:
 
     def waits_for(self) -> list[str]:
         """Return the names of the tasks that this process waits for. Any thread may call this."""
-        found = [name for names in list(self._names) for name in names()]
+        found = [name for names in list(self.names) for name in names()]
         if (wait := self.wait) is not None and found:
             self._found = wait[1], tuple(found)
         return found
