@@ -317,7 +317,12 @@ def test_files_are_replaced_and_removed_while_they_are_read(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[1]\n", b"\xff\xfe" * 400, b'{"role": 3}\n', b"null\n" * 500, b'{"spent": {"time": "x"}}\n'],
+    [
+        *(b"", b"{", b"[1]\n", b"\xff\xfe" * 400, b'{"role": 3}\n', b"null\n" * 500, b'{"spent": {"time": "x"}}\n'),
+        b'{"pid": 1, "host": "a", "began": 1, "last_step": "x", "spent": {"time": 1}}\n',
+        b'{"pid": 1, "host": "a", "began": 1' + b"0" * 400 + b', "spent": {"time": 1}}\n',
+        b"[" * 100_000 + b"\n",
+    ],
 )
 def test_a_damaged_file_is_no_run(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, TRAINING, "[]", "null", '{"state": 3, "time": []}', '{"time": 1, "state": 5}', '{"x": 1}', "\x00")

@@ -26,6 +26,9 @@ ENDED = "ended"
 HEAD_BYTES = 640
 """Length of the first line of a file."""
 
+# What JSON of other programs, or half of a line, can raise.
+_DAMAGED = ValueError, KeyError, TypeError, OverflowError, RecursionError
+
 NAME = re.compile(r"([a-z]+-\d+)\.(\d+)-(\d+)\.jsonl")
 """Name of a file: the role, when it began in milliseconds since 1970, and the number of the process."""
 
@@ -176,16 +179,16 @@ class _File:
             self._body, self._changes, self._spent = b"", [], []
         for line in body[len(self._body) :].splitlines():
             # A line that a crash of the machine has torn is left out.
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(*_DAMAGED):
                 content = json.loads(line)
                 if isinstance(content, dict) and "state" in content:
                     self._changes.append(from_json(Change, content))
                 else:
                     self._spent.append(from_json(Spent, content))
         self._body = body
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(*_DAMAGED):
             about = json.loads(head)
-            last = from_json(Spent, about["spent"])
+            last, last_step = from_json(Spent, about["spent"]), about.get("last_step")
             self._run = Run(
                 role=self._role,
                 pid=int(about["pid"]),
@@ -194,7 +197,7 @@ class _File:
                 changes=self._changes.copy(),
                 spent=[*self._spent, last],
                 last_seen=last.time,
-                last_step=about.get("last_step"),
+                last_step=None if last_step is None else float(last_step),
             )
         return self._run
 
