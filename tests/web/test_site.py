@@ -105,7 +105,12 @@ def test_a_name_of_another_site_for_this_machine_only_shows(tmp_path: Path, host
     shown = site.get("/", headers={"host": host})
     assert shown.status_code == 200
     assert "<form" not in shown.text
-    assert site.post("/page/say", data=sent, headers={"host": host}).status_code == 403
+    refused = site.post("/page/say", data=sent, headers={"host": host})
+    assert refused.status_code == 403
+    assert "open it as 127.0.0.1 or localhost" in refused.text
+    assert "from other machines" not in refused.text
+    if host == "evil.example":
+        assert "it was asked for by the name &#39;evil.example&#39;" in refused.text
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8501", "127.0.0.1:1", "127.8.8.8", "[::1]:8501"])
@@ -115,7 +120,9 @@ def test_every_name_of_this_machine_may_use_the_site(tmp_path: Path, host: str) 
 
 def test_beyond_loopback_a_site_without_tokens_only_shows(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "192.168.1.5", "name.example"):
-        assert "<form" not in browser(tmp_path, host=host).get("/").text
+        site = browser(tmp_path, host=host)
+        assert "<form" not in site.get("/").text
+        assert "takes requests from other machines and has no tokens" in site.post("/page/say").text
 
 
 def test_a_token_is_kept_until_the_visitor_signs_out(tmp_path: Path) -> None:

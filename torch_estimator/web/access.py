@@ -104,11 +104,7 @@ class AccessRules:
         if needs_access and not self.access(request).may_use:
             if self.has_tokens:
                 raise RequestError(401, "You are not signed in, or the token has changed; sign in again.")
-            raise RequestError(
-                403,
-                "This page only shows, because the server takes requests from other machines and has no tokens; start "
-                "it with --token-file, or open the page on its own machine with --host 127.0.0.1.",
-            )
+            raise RequestError(403, f"This page only shows, because {self._why_not(request)}")
         try:
             fields = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
         except ValueError as error:
@@ -120,6 +116,19 @@ class AccessRules:
                 403, "The form is out of date, or another site has sent it; load the page again and repeat it."
             )
         return fields
+
+    def _why_not(self, request: Request) -> str:
+        """Return why a site without tokens only shows, and what to do, as the end of a sentence."""
+        if self._is_loopback:
+            host = _host_name(request)[:100]
+            return (
+                f"it was asked for by the name {host!r}, under which other sites may send their visitors here; open it "
+                "as 127.0.0.1 or localhost, or start the server with --token-file."
+            )
+        return (
+            "the server takes requests from other machines and has no tokens; start it with --token-file, or open the "
+            "page on its own machine with --host 127.0.0.1."
+        )
 
     def sign_in(self, request: Request, response: Response, token: str) -> bool:
         """Have the browser keep a token; return False if it does not let anybody in."""
