@@ -339,10 +339,13 @@ def test_a_command_that_is_ended_leaves_no_job(jobs: Jobs, monkeypatch: pytest.M
         assert jobs.run(*SUBMIT)[0] == 143
     assert not os.listdir(jobs.folder / "jobs")
     # A directory without job.json is no job.
-    (jobs.folder / "jobs" / "odd").mkdir()
+    for name in ("odd", "other"):
+        (jobs.folder / "jobs" / name).mkdir()
     assert "there is no job odd in " in jobs.run("describe", "odd")[2]
     assert "but none at all; " in jobs.run("describe", "odd")[2]
     jobs.submit("job")
     assert jobs.wait("job") == "SUCCEEDED"
-    (jobs.folder / "jobs" / "odd").rmdir()
+    assert "but job; " in jobs.run("describe", "odd")[2]
+    for name in ("odd", "other"):
+        (jobs.folder / "jobs" / name).rmdir()
     assert os.listdir(jobs.folder / "jobs") == ["job"]

@@ -13,6 +13,7 @@ Nobody else keeps anything of a job, so that a copy of its directory is complete
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import time
@@ -36,6 +37,9 @@ ENVIRONMENT = "TORCH_ESTIMATOR_JOBS"
 """Environment variable that names the directory of all jobs."""
 
 JOB_FILE = "job.json"
+
+# Names that a message about a job that is not there looks at.
+_MOST_LOOKED_AT = 100
 
 _MEMORY = re.compile(r"(\d+)([KMGT]?)i?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
@@ -190,7 +194,10 @@ class JobDirectory:
         """Return what was asked for, or raise an InvalidValueError if there is no such job."""
         spec = self._spec_file.read()
         if spec is None:
-            there = ", ".join([name for name in names(self.jobs) if name != self.name][:10])
+            # Of what is in the directory, not everything is a job.
+            others = (name for name in names(self.jobs)[:_MOST_LOOKED_AT] if name != self.name)
+            is_job = (name for name in others if files.exists(files.join(self.jobs, name, JOB_FILE)))
+            there = ", ".join(itertools.islice(is_job, 10))
             raise InvalidValueError(
                 f"there is no job {self.name} in {self.jobs}, but {there or 'none at all'}; --jobs or {ENVIRONMENT} "
                 "names another directory."
