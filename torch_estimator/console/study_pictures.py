@@ -17,6 +17,9 @@ WIDTH, HEIGHT = 1000, 320
 
 _TOP, _BOTTOM, _SIDE = 52, 300, 60
 _MOST_TICKS = 6
+# Width of a character, in the same units; texts end before the next axis.
+_CHARACTER = 8
+_MOST_CHARACTERS = 18
 # A metric of which the greatest value is so many times the least one gets a logarithmic axis.
 _SPREAD = 30.0
 _GOOD_PART = 4
@@ -113,11 +116,12 @@ def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Co
     between = (WIDTH - 2 * _SIDE) / len(parameters)
     xs = [_SIDE + between * place for place in range(len(parameters) + 1)]
     scale = _Scale.of([one.value for one in there if one.value is not None], study)
+    most = max(4, min(_MOST_CHARACTERS, int(between / _CHARACTER) - 1))
     uprights = [
-        Upright(x, texts.clean(name, 24), _ticks(parameter))
+        Upright(x, _cut(name, most), _ticks(parameter, most))
         for x, (name, parameter) in zip(xs, parameters.items(), strict=False)
     ]
-    uprights.append(Upright(xs[-1], texts.clean(study.metric, 24), scale.ticks()))
+    uprights.append(Upright(xs[-1], _cut(study.metric, most), scale.ticks()))
     good = max(1, len(there) // _GOOD_PART)
     lines = []
     for place, one in enumerate(there):
@@ -131,6 +135,11 @@ def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Co
         lines.append(Line(one.number, kind, path, texts.clean(title, 400)))
     lines.sort(key=lambda one: one.kind == "best")
     return Coordinates(uprights, lines)
+
+
+def _cut(text: str, most: int) -> str:
+    shown = texts.clean(text, 200)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def _at(part: float) -> float:
@@ -147,7 +156,7 @@ def _y(parameter: Parameter, trial: Trial) -> float | None:
     return None if number is None else _at(_part(parameter.axis, number))
 
 
-def _ticks(parameter: Parameter) -> list[Tick]:
+def _ticks(parameter: Parameter, most: int) -> list[Tick]:
     axis = parameter.axis
     if axis.size is not None and axis.size <= _MOST_TICKS:
         numbers = [axis.low + place for place in range(int(axis.size))]
@@ -156,7 +165,7 @@ def _ticks(parameter: Parameter) -> list[Tick]:
     found = []
     for number in numbers:
         text = parameter.text_at(number)
-        shown = texts.number(float(text)) if axis.is_ordered else texts.clean(text, 14)
+        shown = texts.number(float(text)) if axis.is_ordered else _cut(text, most)
         found.append(Tick(_at(_part(axis, number)), shown))
     return found
 
