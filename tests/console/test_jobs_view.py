@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -11,6 +12,7 @@ import pytest
 from tests.console.conftest import Visit
 from tests.console.corpus import Corpus, write_census
 from tests.console.pages import Page
+from torch_estimator.activity.timeline import Change, Spent
 from torch_estimator.console import index as index_module
 from torch_estimator.console import sources as sources_module
 from torch_estimator.errors import InvalidValueError
@@ -62,6 +64,47 @@ def test_whom_a_job_waits_for_is_in_the_list(corpus: Corpus, visit: Visit) -> No
     with path.open("a") as file:
         file.write('{"time": 1e9, "state": "waiting", "waits_for": ["ps-0", "ps-1"]}\n')
     assert "waits for ps-0, ps-1" in Page(visit(corpus.jobs).get("/")).text
+
+
+def test_after_the_end_the_step_is_the_one_that_was_recorded_last(corpus: Corpus, visit: Visit) -> None:
+    ended(corpus, "census", state="FAILED", reason="It failed.")
+    output = corpus.output("census")
+    corpus.curves(output, {"loss": float}, steps=range(1, 152, 10), began=corpus.now - 200, secs_per_step=1)
+    began = corpus.now - 200
+    changes = [Change(time=began, state="training"), Change(time=began + 150, state="ended", failed=True)]
+    corpus.timeline("census", "chief-0", 1, changes, [Spent(time=began + 150, step=157)])
+    site = visit(corpus.jobs)
+    for page in ("/", "/page/job?id=job:census"):
+        assert " 157 " in Page(site.get(page)).text
+
+
+def test_a_job_without_a_launcher_of_which_nothing_was_heard_for_long_is_said_not_to_live(
+    corpus: Corpus, visit: Visit
+) -> None:
+    elsewhere = {**corpus.launched(), "host": "node-7", "place": "other"}
+    started = {"kind": "started", "time": 1.0, "state": "RUNNING", "role": "chief-0"}
+    for name, events in (("copied", [elsewhere, started]), ("half", [started])):
+        corpus.log(corpus.job(name, events=events), "chief-0", [(corpus.now - 1800, "the last line")])
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(corpus.now - 1800))
+        site = visit(corpus.jobs)
+        page = Page(site.get(f"/page/job?id=job:{name}"))
+        assert re.search(rf"running( on node-7)?, no sign of life since {since}", page.text)
+        assert "its launcher cannot be seen from here; it may have been killed." in page.text
+        assert f"no sign of life since {since}" in Page(site.get("/?q=running")).text
+
+
+@pytest.mark.parametrize("what", ["launcher", "log", "timeline"])
+def test_a_job_of_which_something_was_heard_runs(corpus: Corpus, visit: Visit, what: str) -> None:
+    elsewhere = {**corpus.launched(), "host": "node-7", "place": "other"}
+    started = {"kind": "started", "time": 1.0, "state": "RUNNING", "role": "chief-0"}
+    job = corpus.job("live", events=[corpus.launched() if what == "launcher" else elsewhere, started])
+    if what == "log":
+        corpus.log(job, "chief-0", [(corpus.now - 9, "the last line")])
+    elif what == "timeline":
+        corpus.timeline(
+            "live", "chief-0", 1, [Change(time=corpus.now - 99, state="training")], [Spent(time=corpus.now)]
+        )
+    assert "no sign of life" not in Page(visit(corpus.jobs).get("/")).text
 
 
 def test_the_newest_jobs_come_first_and_older_ones_on_further_pages(corpus: Corpus, visit: Visit) -> None:

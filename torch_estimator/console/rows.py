@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from torch_estimator import files
 from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES, NAME
+from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, is_part, main_folder
 from torch_estimator.console.studies import read_trials
-from torch_estimator.console.texts import arguments_of, clean, is_secret
+from torch_estimator.console.texts import arguments_of, clean, clock, is_secret
 from torch_estimator.errors import UserError
-from torch_estimator.jobs.directory import FINAL, JobEvent
+from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, Status
 from torch_estimator.runs.state_file import StateFile
 from torch_estimator.runs.training_status import TrainingStatus, status_path
 from torch_estimator.summary.scalar_reader import Points, ScalarReader
@@ -27,8 +28,11 @@ Ended = Callable[[JobEvent], str | None]
 _END_BYTES = 2**14
 _LINES_BYTES = 2000
 _EVENTS = "tfevents"
-# A run without a job runs if something was written to it so recently.
+# A run without a job runs if something was written to it so recently, and so does a job whose launcher is not seen.
 _RECENT_SECS = 120.0
+
+SILENT = "SILENT"
+"""State of a job that should run, of which nothing was heard for long."""
 
 # The metric that a list shows is the first of these that there is.
 _HIGHER_IS_BETTER = ("auc", "accuracy", "f1", "precision", "recall")
@@ -79,38 +83,48 @@ def read_row(found: Found, ended: Ended) -> Row:
         return _row_of_run(found)
     spec = found.spec
     status = found.job.status(ended)
-    # Below the directory of a study, files are those of one trial.
     is_study = spec.study is not None
-    end = _End() if is_study else _End.of(found)
-    state = status.state
+    end = _End.of(found)
+    state: str = status.state
     is_running = state == "RUNNING"
-    step, waits_for = _now(found) if is_running and not is_study else (None, "")
+    shown, reason = status.shown, status.reason
+    if is_running and not is_study and (since := _silent_since(found.job, status, end)):
+        state, shown = SILENT, f"{shown}, no sign of life since {clock(since)}"
+        reason = "Nothing was written since then, and its launcher cannot be seen from here; it may have been killed."
     arguments = arguments_of(spec.arguments, spec.secret_arguments)
     labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
     metric, value, trials = end.metric, end.value, ""
     if is_study:
         metric, value, trials = _of_study(StudyDirectory(found.job))
-    words = [found.name, state, spec.target, spec.tier, spec.module_name, metric]
+    words = [found.name, status.state, state, spec.target, spec.tier, spec.module_name, metric]
     words += [f"{key}={value}" for key, value in {**arguments, **labels}.items()]
     return Row(
         id=found.id,
         name=found.name,
         kind="study" if is_study else "job",
         state=state,
-        shown_state=status.shown,
-        reason=clean(status.reason, 300),
+        shown_state=clean(shown, 200),
+        reason=clean(reason, 300),
         created=spec.created,
         since=status.since or None,
         place=clean(spec.target if is_study else f"{spec.target}, {spec.tier}", 100),
-        step=end.step if step is None else max(step, end.step or 0),
+        step=end.step,
         max_steps=end.max_steps,
         secs_left=end.secs_left if is_running else None,
         metric=clean(metric, 60),
         value=value,
         trials=trials,
-        waits_for=waits_for,
+        waits_for=end.waits_for if is_running else "",
         searched=clean(" ".join(words), 1000).lower(),
     )
+
+
+def _silent_since(job: JobDirectory, status: Status, end: _End) -> float | None:
+    """Return when a job that should run was last written to, if that is long ago and its launcher is not seen."""
+    launched = job.launched()
+    is_seen = launched is not None and launched.pid is not None and not status.host
+    last = max(end.time or 0.0, status.since, *(line.time for line in LogWindow(job.logs).last(1).lines))
+    return None if is_seen or time.time() - last < _RECENT_SECS else last
 
 
 def _row_of_run(found: Found) -> Row:
@@ -152,6 +166,7 @@ class _End:
     time: float | None = None
     metric: str = ""
     value: float | None = None
+    waits_for: str = ""
 
     @classmethod
     def of(cls, found: Found) -> _End:
@@ -163,8 +178,10 @@ class _End:
             status = StateFile(status_path(folder), TrainingStatus).read()
         points = list(_last_points(folder).values())
         last = max(points, key=lambda one: one.times[-1], default=None)
-        steps = _saved_step(folder), None if last is None else int(last.steps[-1])
+        recorded_step, seen, waits_for = _recorded(folder)
+        steps = _saved_step(folder), None if last is None else int(last.steps[-1]), recorded_step
         step = max((one for one in steps if one is not None), default=None)
+        times = [seen] if last is None else [seen, float(last.times[-1])]
         max_steps = None if status is None else status.max_steps
         left = None
         if last is not None and max_steps is not None and step is not None:
@@ -177,9 +194,10 @@ class _End:
             max_steps=max_steps,
             secs_left=left,
             began=_first_written(folder) if status is None else status.began or None,
-            time=None if last is None else float(last.times[-1]),
+            time=max(times) or None,
             metric=metric,
             value=value,
+            waits_for=waits_for,
         )
 
 
@@ -189,26 +207,27 @@ def _last_points(folder: str) -> dict[str, Points]:
     return reader.curves()
 
 
-def _now(found: Found) -> tuple[int | None, str]:
-    """Return the step of a training that runs, and what its first role waits for, by the ends of its timelines."""
-    folder = files.join(main_folder(found), FOLDER) if found.folder else ""
+def _recorded(model_dir: str) -> tuple[int | None, float, str]:
+    """Return step and time of the ends of a training's timelines, and what the first role that waits waits for."""
+    folder = files.join(model_dir, FOLDER)
     newest: dict[str, tuple[int, str]] = {}
-    for name in files.listdir(folder) if folder else ():
+    for name in files.listdir(folder):
         if (match := NAME.fullmatch(name)) and match[1].startswith(("chief", "master", "worker")):
             newest[match[1]] = max(newest.get(match[1], (0, "")), (int(match[2]), name))
-    step: int | None = None
-    for role in sorted(newest):
-        path = files.join(folder, newest[role][1])
+    step, seen, waits_for = None, 0.0, ""
+    sizes = files.sizes(folder) if newest else {}
+    for _, name in (newest[role] for role in sorted(newest)):
+        path = files.join(folder, name)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            head = json.loads(files.read_part(path, 0, HEAD_BYTES))
-            found_step = head["spent"].get("step")
-            step = found_step if step is None else max(step, found_step or 0)
-            size = files.sizes(folder).get(newest[role][1], 0)
+            spent = json.loads(files.read_part(path, 0, HEAD_BYTES))["spent"]
+            seen = max(seen, float(spent["time"]))
+            step = max(step or 0, int(spent["step"])) if "step" in spent else step
+            size = sizes[name]
             lines = files.read_part(path, max(HEAD_BYTES, size - _LINES_BYTES), size).splitlines()
             states = [content for line in lines[-3:] if "state" in (content := json.loads(line))]
-            if states and states[-1]["state"] == "waiting":
-                return step, clean(", ".join(states[-1].get("waits_for", [])), 100)
-    return step, ""
+            if states and states[-1]["state"] == "waiting" and not waits_for:
+                waits_for = clean(", ".join(states[-1].get("waits_for", [])), 100)
+    return step, seen, waits_for
 
 
 def _saved_step(folder: str) -> int | None:
