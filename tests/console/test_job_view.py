@@ -68,6 +68,7 @@ def test_where_the_time_goes_is_said_in_a_sentence(corpus: Corpus, visit: Visit)
     page = Page(visit(corpus.jobs).get("/page/job?id=job:census_7"))
     assert "of 3 training processes: 67% computing, 20% waiting for parameter servers, " in page.text
     assert re.search(r"bounds? this training: ", page.text)
+    assert "These shares are of the training alone, after its first steps." in page.text
     (bar,) = page.all("svg", class_="spent")
     assert bar["aria-label"].startswith("Of ")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.console.pages import Page
 from tests.serving.echo_export import HOSTILE, write_echo
 from tests.tuning.studies import make_study, make_trial
 from torch_estimator import activity
+from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES
 from torch_estimator.cluster.task import Task
 from torch_estimator.console import index as index_module
 from torch_estimator.registry import Registry
@@ -235,12 +238,13 @@ def test_the_export_of_a_trial_becomes_the_next_version_of_a_model(tmp_path: Pat
     write_echo(Path(directory.trial(1).job_dir) / "export" / "best" / "1700000000")
     (Path(directory.trial(1).job_dir) / "export" / "best" / "1700000000" / "assets.extra" / "warmup.jsonl").unlink()
     console = visit(tmp_path / "jobs", registry=tmp_path / "registry")
-    for number in (1, 2):
-        answer = send(console, "/page/tuning/version", PAGE, id="job:study", trial="1", model="echo")
-        assert (answer.status_code, answer.headers["location"]) == (303, f"/page/models?model=echo&version={number}")
+    answer = send(console, "/page/tuning/version", PAGE, id="job:study", trial="1", model="echo")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/page/models?model=echo&version=1")
+    again = Page(send(console, "/page/tuning/version", PAGE, id="job:study", trial="1", model="echo"))
+    assert again.status == 409 and "Version 1 of echo was made from this export already." in again.text
     registry = Registry(tmp_path / "registry")
-    assert registry.versions("echo") == [1, 2]
-    info = registry.read_version("echo", 2)
+    assert registry.versions("echo") == [1]
+    info = registry.read_version("echo", 1)
     assert info.description == "trial 1 of study"
     assert info.origin == f"{directory.trial(1).job_dir}/export/best/1700000000"
     refused = Page(send(console, "/page/tuning/version", PAGE, id="job:study", trial="2", model="echo"))
@@ -268,14 +272,112 @@ def test_a_thousand_trials_are_shown_in_parts(tmp_path: Path, visit: Visit, monk
     assert re.findall(r'<tr data-trial="(\d+)"', console.get(f"{PAGE}&part=5").text)[-1] == "1000"
 
 
-def test_the_page_of_its_job_does_not_show_one_trial_as_the_study(tmp_path: Path, visit: Visit) -> None:
+def test_the_page_of_its_job_leads_to_the_trials_and_shows_none_of_them(tmp_path: Path, visit: Visit) -> None:
     directory = write_study(tmp_path, state="SUCCEEDED")
     trial = directory.trial(1)
     with activity.recording(trial.job_dir, Task()), activity.doing("training", step=lambda: 20):
         pass
     site = visit(directory.job.jobs)
     page = Page(site.get("/page/job?id=job:study"))
-    assert "The page of each of its trials has lanes." in page.text
+    assert "The page of each of its trials has lanes and curves." in page.text
+    assert "/page/tuning?id=job%3Astudy" in page.links("tuning")
     assert "Where the time goes" not in page.text
     assert "20 of" not in page.text
-    assert "Nothing was recorded" not in Page(site.get("/page/job?id=trial:study/1")).text
+    assert not page.all("section", id="curves")
+    trial_page = Page(site.get("/page/job?id=trial:study/1"))
+    assert trial_page.all("section", id="curves")
+    assert "Nothing was recorded" not in trial_page.text
+
+
+def test_the_page_of_a_trial_has_its_state_rung_metric_and_parameters_and_a_link_to_its_study(
+    tmp_path: Path, visit: Visit
+) -> None:
+    write_study(tmp_path)
+    site = visit(tmp_path / "jobs")
+    page = Page(site.get("/page/job?id=trial:study/1"))
+    assert "State succeeded Rung 2 auc 0.9 at step 64" in page.text
+    assert "rate 0.1 kind b" in page.text
+    assert page.links("trial=1") == ["/page/tuning?id=job%3Astudy&trial=1#trial"]
+    assert "it was killed by SIGKILL." in Page(site.get("/page/job?id=trial:study/4")).text
+
+
+def test_a_trial_that_is_not_there_is_said(tmp_path: Path, visit: Visit) -> None:
+    write_study(tmp_path)
+    console = visit(tmp_path / "jobs")
+    for asked in ("7", "x"):
+        page = Page(console.get(f"{PAGE}&trial={asked}"))
+        assert f"There is no trial {asked} that can be shown." in page.text
+    assert "There is no trial" not in Page(console.get(f"{PAGE}&trial=2")).text
+
+
+def test_long_names_end_before_the_next_axis(tmp_path: Path, visit: Visit) -> None:
+    parameters = [f"{letter}_hidden_layers_of_the_network" for letter in "abcdefgh"]
+    space = Space(tuple(Double(name, 0.0, 1.0) for name in parameters))
+    directory = make_study(tmp_path, "", space=space, metric="prediction/mean")
+    make_trial(directory, parameters=dict.fromkeys(parameters, "0.5"), results=[(4, 0.5)], state="PAUSED")
+    text = visit(tmp_path / "jobs").get(PAGE).text
+    names = re.findall(r'<text x="([0-9.]+)" [^>]*class="name">([^<]*)<', text)
+    assert names[0][1] == "a_hidden_la…"
+    assert {len(name) for _, name in names} == {12}
+    # All axes are drawn before the first name, which they would cross.
+    assert text.rindex('class="upright"') < text.index('class="name"')
+
+
+# Lanes of a trial.
+
+
+def write_timeline(directory: StudyDirectory, began: float, steps: tuple[int, int], end: str | None) -> None:
+    """Write what a process of trial 1 noted that trained ten seconds; `end` is why it ended, None if it was killed."""
+    folder = Path(directory.trial(1).job_dir) / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"pid": 1, "host": "a", "began": began, "spent": {"time": began + 10, "step": steps[1], "computing": 9.0}}
+    changes: list[dict[str, Any]] = [
+        {"time": began, "state": "starting"},
+        {"time": began + 1, "state": "training", "step": steps[0]},
+    ]
+    if end is not None:
+        changes.append({"time": began + 10, "state": "ended", "step": steps[1], "reason": end})
+    lines = [json.dumps(head).ljust(HEAD_BYTES - 1), *map(json.dumps, changes)]
+    (folder / f"chief-0.{began * 1000:.0f}-1.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def titles(console: httpx.Client) -> list[str]:
+    text = console.get("/page/job?id=trial:study/1").text
+    return [one.partition(" from ")[0] for one in re.findall(r"<title>chief-0:? ([^<]*)</title>", text)]
+
+
+PAUSED = "SIGTERM asked for it; start again to go on"
+
+
+def test_a_trial_is_paused_between_its_rungs_and_a_kill_is_still_a_restart(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path)
+    write_timeline(directory, 1000.0, (0, 4), PAUSED)
+    write_timeline(directory, 1030.0, (4, 12), None)
+    write_timeline(directory, 1050.0, (8, 16), PAUSED)
+    write_timeline(directory, 1100.0, (16, 64), "the last step was reached")
+    console = visit(tmp_path / "jobs")
+    assert [one for one in titles(console) if not one.startswith(("starting", "training"))] == [
+        "paused at the rung of step 4, then went on, 20 s",
+        "away it was gone without a word, as after SIGKILL; back after 10 s; 4 steps again, 10 s",
+        "paused at the rung of step 16, then went on, 40 s",
+        "it was gone without a word, as after SIGKILL; at work again after 11 s; 4 steps again",
+    ]
+    assert "Restarted once: 11 s passed" in Page(console.get("/page/job?id=trial:study/1")).text
+
+
+def test_a_trial_that_is_paused_by_request_is_no_restart(tmp_path: Path, visit: Visit) -> None:
+    directory = write_study(tmp_path)
+    make_trial(directory, 1, state="PAUSED", rung=0, results=[], by_hand="PAUSE")
+    began = time.time() - 60
+    write_timeline(directory, began, (0, 3), None)
+    write_timeline(directory, began + 30, (2, 3), None)
+    folder = Path(directory.job.url) / "requests"
+    folder.mkdir()
+    request = {"action": "PAUSE", "trial": 1, "time": began + 9}
+    (folder / "00000001.json").write_text(json.dumps(request))
+    away = [one for one in titles(visit(tmp_path / "jobs")) if not one.startswith(("starting", "training"))]
+    assert away[0] == "paused by request, then went on, 20 s"
+    assert away[1].startswith("paused by request, ")
+    assert len(away) == 2
+    directory.job.add("ended", "FAILED")
+    assert [one for one in titles(visit(tmp_path / "jobs")) if one.startswith("paused")] == away[:1]

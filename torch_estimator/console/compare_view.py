@@ -12,7 +12,6 @@ from torch_estimator.console import texts
 from torch_estimator.console.charts import MOST_RUNS, charts_of
 from torch_estimator.console.curves import Curve
 from torch_estimator.console.sources import Found
-from torch_estimator.tuning.directory import StudyDirectory
 from torch_estimator.web.access import Access
 from torch_estimator.web.errors import RequestError
 
@@ -71,9 +70,8 @@ def arguments_of(run: Found) -> dict[str, str]:
     if run.spec is None:
         return {}
     found = texts.arguments_of(run.spec.arguments, run.spec.secret_arguments)
-    if run.job is not None and run.id.startswith("trial:"):
-        trial = StudyDirectory(run.job).trial(int(run.id.rpartition("/")[2]))
-        found |= texts.arguments_of([f"--{name}={value}" for name, value in trial.parameters.items()])
+    if run.trial is not None:
+        found |= texts.arguments_of([f"--{name}={value}" for name, value in run.trial.parameters.items()])
     return {**found, "tier": texts.clean(run.spec.tier, 100), "target": texts.clean(run.spec.target, 100)}
 
 

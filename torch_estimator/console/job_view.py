@@ -20,11 +20,13 @@ from torch_estimator.activity.timeline import Run
 from torch_estimator.console import texts
 from torch_estimator.console.charts import charts_of, points_of
 from torch_estimator.console.curves import Curve
-from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, spent_by, time_sentence
+from torch_estimator.console.lanes import STATES, Lane, Pauses, Segment, drawn, lanes_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, main_folder
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.advice import advise
+from torch_estimator.tuning.directory import StudyDirectory
+from torch_estimator.tuning.requests import Requests
 from torch_estimator.web.access import Access
 from torch_estimator.web.site import link
 
@@ -116,8 +118,8 @@ def _log(request: Request, found: Found) -> LogWindow:
     given = request.query_params
     directory = "" if found.job is None else found.job.logs
     role = given.get("role", "")[:100]
-    if found.id.startswith("trial:"):
-        role = f"trial-{found.id.rpartition('/')[2]}"
+    if found.trial is not None:
+        role = f"trial-{found.trial.number}"
     return LogWindow(directory, role, given.get("text", "")[:200])
 
 
@@ -147,14 +149,11 @@ def _values(context: Context, request: Request, found: Found) -> dict[str, Any]:
 
 def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     """Return what changes while a job runs: its state, the lanes, and where the time went."""
-    row = None if found.id.startswith("trial:") else context.index.row(found.id)
+    trial = found.trial
+    row = context.index.row(found.id if trial is None or found.job is None else f"job:{found.job.name}")
     runs, events = context.timelines.of(found)
-    is_study = row is not None and row.kind == "study"
-    if is_study:
-        # They are those of one trial.
-        runs = []
     now = time.time()
-    lanes = lanes_of(runs, events, now=now)
+    lanes = lanes_of(runs, events, now=now, pauses=_pauses(found, is_over=row.is_over))
     curves = context.curves.of(found)[1]
     marks = _marks(found, curves)
     axis = _axis(request, found, lanes, marks, curves, now)
@@ -163,8 +162,10 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     total = sum(spent.values())
     return {
         "found": found,
-        "row": row,
-        "is_study": is_study,
+        "row": row if trial is None else None,
+        "trial": trial,
+        "study": row,
+        "trial_state": _trial_state(found, is_over=row.is_over),
         "name": texts.clean(found.name, 200),
         "axis": axis,
         "lanes": [(lane, drawn(lane.segments, axis.low, axis.high)) for lane in lanes],
@@ -181,8 +182,28 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
         "zoom": lambda low, high: link(request, "job", id=found.id, **{"from": f"{low:.3f}", "to": f"{high:.3f}"}),
         "texts": texts,
         "now": now,
-        "is_live": row is None or bool(row.state and not row.is_over),
+        "is_live": bool(row.state and not row.is_over),
     }
+
+
+def _pauses(found: Found, *, is_over: bool) -> Pauses:
+    """Return when a trial has paused. In a study that is over, nothing goes on."""
+    if found.trial is None or found.job is None:
+        return Pauses()
+    trial, asked = found.trial, []
+    with contextlib.suppress(OSError, UserError):
+        requests = [request for request, _ in Requests(StudyDirectory(found.job)).all()]
+        asked = [one.time for one in requests if one.trial == trial.number and one.action == "PAUSE"]
+    return Pauses([step for step, _ in trial.results], asked, trial.state == "PAUSED" and not is_over)
+
+
+def _trial_state(found: Found, *, is_over: bool) -> str:
+    if found.trial is None or found.job is None:
+        return ""
+    # Whether a process of a trial is there, a reader without the right to lock its file cannot know.
+    with contextlib.suppress(OSError, UserError, ValueError):
+        return StudyDirectory(found.job).states([found.trial], is_over=is_over)[0]
+    return found.trial.state
 
 
 def advice(runs: Sequence[Run]) -> str:

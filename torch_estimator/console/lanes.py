@@ -21,8 +21,8 @@ from torch_estimator.launch.job import describe_status
 COLUMNS = 800
 """Most segments of a lane that are drawn."""
 
-AWAY = "away"
-"""State of a role between the end of a process and the next one."""
+AWAY, PAUSED = "away", "paused"
+"""States of a role between the end of a process and the next one; a trial of a study is paused."""
 
 # An event of the launcher that comes later than this after a process was last seen is not about its end.
 _EXIT_SECS = 15.0
@@ -32,7 +32,7 @@ _LEAST_SHIFT_SECS = 0.5
 
 STATES = (
     *("starting", "compiling", "training", "running", "serving", "waiting", "saving", "evaluating", "exporting"),
-    *("unknown", AWAY),
+    *("unknown", AWAY, PAUSED),
 )
 """All states that lanes show."""
 
@@ -77,7 +77,16 @@ class Lane:
     ahead: float = 0.0
 
 
-def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float) -> list[Lane]:
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """When a trial has paused: at the steps of these rungs, and where somebody asked for it, at these times."""
+
+    rungs: Sequence[int] = ()
+    asked: Sequence[float] = ()
+    is_paused: bool = False
+
+
+def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float, pauses: Pauses = Pauses()) -> list[Lane]:
     """Return a lane for each role of a job. Without timelines, it shows from when to when processes ran."""
     by_role: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -88,11 +97,12 @@ def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float) -> 
         now = min(now, events[-1].time)
     roles = [*by_role, *sorted({one.role for one in events if ROLE.fullmatch(one.role)} - by_role.keys())]
     lanes = []
+    paused = _paused(by_role[min(by_role, key=_order)], pauses, now) if by_role else []
     for role in sorted(roles, key=_order):
         own = [one for one in events if one.role == role]
         shift = ahead.get(role, 0.0)
-        lane = _lane(role, [_moved(run, -shift) for run in by_role[role]], own, now) if role in by_role else None
-        lanes.append(lane or _lane_of_events(role, own, now))
+        moved = [_moved(run, -shift) for run in by_role.get(role, ())]
+        lanes.append(_lane(role, moved, own, paused, now) if moved else _lane_of_events(role, own, now))
         lanes[-1].ahead = shift
     return lanes
 
@@ -103,7 +113,24 @@ def _order(role: str) -> tuple[int, str, int]:
     return (kinds.index(kind) if kind in kinds else len(kinds)), kind, int(number) if number.isdigit() else 0
 
 
-def _lane(role: str, runs: list[Run], events: Sequence[JobEvent], now: float) -> Lane:
+def _paused(runs: Sequence[Run], pauses: Pauses, now: float) -> list[Segment]:
+    """Return when a trial was paused, by the runs of its first role."""
+    found, rungs = [], sorted(pauses.rungs)
+    for run, following in zip(runs, [*runs[1:], None], strict=True):
+        end = run.end.time if run.end is not None else run.last_seen
+        until = now if following is None else following.began
+        last = max((step for step in _steps(run) if step is not None), default=0)
+        reached = [step for step in rungs if step <= last]
+        is_asked = any(run.began <= time <= until for time in pauses.asked)
+        # A process that was killed has not paused, even if it had come to its rung.
+        if pauses.is_paused if following is None else is_asked or (reached and run.end is not None):
+            note = f"at the rung of step {reached[-1]:,}" if reached else "by request"
+            found.append(Segment(end, until, PAUSED, note if following is None else f"{note}, then went on"))
+            rungs = rungs[len(reached) :]
+    return found
+
+
+def _lane(role: str, runs: list[Run], events: Sequence[JobEvent], paused: Sequence[Segment], now: float) -> Lane:
     lane = Lane(role)
     exits = [one for one in events if one.kind == "exited"]
     for place, run in enumerate(runs):
@@ -117,7 +144,12 @@ def _lane(role: str, runs: list[Run], events: Sequence[JobEvent], now: float) ->
         if following is not None:
             end = min(end, following.began)
         lane.segments += _segments(run, end)
-        if following is not None:
+        until = now if following is None else following.began
+        pause = next((one for one in paused if one.start <= until and one.end >= end), None)
+        if pause is not None:
+            if until > end:
+                lane.segments.append(replace(pause, start=end, end=until))
+        elif following is not None:
             reason = _why(run, gone)
             restart = _restart(run, following, end, reason)
             if run.end is None or run.end.failed:

@@ -49,7 +49,7 @@ class Provenance:
         folders = self._folders()
         # A version may be a copy of another version, and then only its run is that of a job.
         for path in filter(None, (version.origin, version.run)):
-            place, below, name = _real(path), "", path
+            place, below, name = real_path(path), "", path
             while place not in folders and name:
                 place, name = os.path.split(place)
                 below = f"{name}/{below}"
@@ -87,10 +87,10 @@ class Provenance:
         with contextlib.suppress(UserError, OSError, ValueError):
             job = JobDirectory(self._sources.jobs or "", name)
             spec = job.spec()
-            places = [_real(job.url)] if spec.study is not None else []
+            places = [real_path(job.url)] if spec.study is not None else []
             if spec.job_dir is not None:
                 url = files.as_url(spec.job_dir)
-                places.append(_real(os.path.join(spec.folder, url) if files.is_local(url) else url))
+                places.append(real_path(os.path.join(spec.folder, url) if files.is_local(url) else url))
             return spec, places
         return None
 
@@ -105,7 +105,7 @@ class Provenance:
         return f"It was copied from {version.origin}, which is {still} there. No job {where} has written it."
 
 
-def _real(path: str) -> str:
+def real_path(path: str) -> str:
     """Return a path without links and such; directories that are gone have names, too."""
     return os.path.realpath(path) if files.is_local(path) else path.rstrip("/")
 

@@ -17,7 +17,7 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, names
 from torch_estimator.runs import training_status as status
-from torch_estimator.tuning.directory import StudyDirectory
+from torch_estimator.tuning.directory import StudyDirectory, Trial
 from torch_estimator.web.errors import RequestError
 
 MOST_LISTED = 20_000
@@ -54,13 +54,14 @@ class Found:
     """A job, a trial of a job, or a run.
 
     `folder` is where it writes event files, checkpoints and exports; empty if that is not known, or cannot be reached,
-    as the sentence `problem` says.
+    as the sentence `problem` says, and for a study, whose trials have one each.
     """
 
     id: str
     folder: str
     job: JobDirectory | None = None
     spec: JobSpec | None = None
+    trial: Trial | None = None
     problem: str = ""
 
     @property
@@ -100,15 +101,15 @@ class Sources:
             if kind == "job" and self.jobs and self._has_job(name):
                 job = JobDirectory(self.jobs, name)
                 spec = job.spec()
-                folder = folder_of(spec, self.jobs)
+                folder = "" if spec.study is not None else folder_of(spec, self.jobs)
                 problem = self._unreachable(folder)
-                return Found(id, "" if problem else folder, job, spec, problem)
+                return Found(id, "" if problem else folder, job, spec, problem=problem)
             study, _, number = name.rpartition("/")
             if kind == "trial" and self.jobs and number.isdecimal() and self._has_job(study):
                 job = JobDirectory(self.jobs, study)
                 spec, trial = job.spec(), StudyDirectory(job).trial(int(number))
                 # It may be a path in the folder of the study.
-                return Found(id, folder_of(replace(spec, job_dir=trial.job_dir), self.jobs), job, spec)
+                return Found(id, folder_of(replace(spec, job_dir=trial.job_dir), self.jobs), job, spec, trial)
             runs = self._kept("runs", _RUNS_SECS, self._runs) if kind == "run" else []
             if self.logdir and any(one.id == id for one in runs):
                 return Found(id, self.logdir if name == "." else files.join(self.logdir, name))

@@ -48,9 +48,8 @@ class Timelines:
                 # What is damaged or gone is not there.
                 with contextlib.suppress(OSError, UserError, ValueError):
                     runs = job.reader.runs()
-            is_trial = found.id.startswith("trial:")
             changed = changed_at(found)
-            if found.job is not None and not is_trial and (not changed or changed != job.events_at):
+            if found.job is not None and found.trial is None and (not changed or changed != job.events_at):
                 with contextlib.suppress(OSError, UserError, ValueError):
                     job.events, job.events_at = found.job.events(), changed
             return runs, job.events

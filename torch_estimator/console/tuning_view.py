@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from torch_estimator import files
 from torch_estimator.console import texts
+from torch_estimator.console.provenance import real_path
 from torch_estimator.console.sources import Found
 from torch_estimator.console.studies import read_trials
 from torch_estimator.console.study_pictures import HEIGHT, WIDTH, coordinates, rung_rows
@@ -70,7 +71,11 @@ def routes(context: Context) -> list[Route]:
         with refused_as_conflict():
             shown = _Shown.read(found, is_over=row.is_over)
         best = best_trial(shown.trials, shown.study)
-        chosen = shown.trial(texts.whole(given.get("trial"), 0)) or best or next(iter(shown.trials), None)
+        asked_for = given.get("trial", "")
+        chosen = shown.trial(texts.whole(asked_for, 0))
+        if asked_for and chosen is None:
+            shown.problems.append(f"There is no trial {texts.clean(asked_for, 40)} that can be shown.")
+        chosen = chosen or best or next(iter(shown.trials), None)
         by, part = given.get("by", "value"), texts.whole(given.get("part"), 1)
         ordered = sorted(shown.trials, key=_order(by, shown.study))
         parts = max(1, -(-len(ordered) // _PART))
@@ -227,8 +232,13 @@ def _register(context: Context, model: str, export: str, description: str) -> in
     is_new = model not in registry.models()
     if is_new:
         registry.create_model(model)
+    numbers = registry.versions(model)
+    for number in numbers:
+        with contextlib.suppress(UserError):
+            if real_path(registry.read_version(model, number).origin) == real_path(export):
+                raise RequestError(409, f"Version {number} of {model} was made from this export already.")
     try:
-        version = max(registry.versions(model), default=0) + 1
+        version = max(numbers, default=0) + 1
         registry.create_version(model, version, export, description=description)
     except BaseException:
         if is_new:

@@ -309,5 +309,5 @@
     log.scrollTop = marked ? marked.offsetTop - log.offsetTop - 60 : log.scrollHeight;
   }
   for (const part of document.querySelectorAll("[data-refresh]")) keepFresh(part.id);
-  if (curves?.dataset.follow) follow();
+  if (document.querySelector("[data-follow]")) follow();
 })();
