@@ -11,20 +11,18 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from torch_estimator.console import compare_view, job_forms, job_view, jobs_view, models_view, tuning_view
 from torch_estimator.console.curves import Curves
 from torch_estimator.console.index import Index
 from torch_estimator.console.sources import Sources
-from torch_estimator.console.timelines import Timelines
 from torch_estimator.web.access import Access, AccessRules, Tokens
 from torch_estimator.web.connection import server_config
 from torch_estimator.web.errors import RequestError
@@ -32,13 +30,6 @@ from torch_estimator.web.site import Site
 
 _STALLED_SECS = 30.0
 _DRAIN_SECS = 3
-
-
-class View(Protocol):
-    """A part of the console: a module."""
-
-    def routes(self, context: Context) -> list[Route]:
-        """Return the routes of the view."""
 
 
 VIEWS: tuple[Any, ...] = (jobs_view, job_view, compare_view, tuning_view, models_view, job_forms)
@@ -52,7 +43,6 @@ class Context:
     sources: Sources
     index: Index
     curves: Curves
-    timelines: Timelines
 
     def showing(self, show: Callable[[Request, Access], Response]) -> Callable[[Request], Awaitable[Response]]:
         """Return the endpoint of a page that only shows. `show` reads files, so it is called in a thread."""
@@ -81,7 +71,7 @@ def make_app(sources: Sources, *, host: str, token_file: str | None = None) -> S
     tokens = Tokens(token_file)
     rules = AccessRules(has_tokens=bool(tokens), check_authorization=tokens.check, host=host)
     site = Site(rules, Path(__file__).parent, home="the jobs")
-    context = Context(site, sources, Index(sources), Curves(), Timelines())
+    context = Context(site, sources, Index(sources), Curves())
     site.views |= {"": "Jobs", "compare": "Compare", "models": "Models"}
     if sources.server is not None:
         site.elsewhere["Server"] = sources.server

@@ -1,4 +1,7 @@
-"""Curves of the runs that somebody looks at, kept in memory within a bound, and reduced to what a screen can show."""
+"""What was read of the runs that somebody looks at: curves, reduced to what a screen can show, and timelines.
+
+It is kept in memory within bounds, and files are read on from where they were.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator import files
-from torch_estimator.console.sources import Found, folders_with_events
+from torch_estimator.activity import timeline
+from torch_estimator.console.rows import changed_at
+from torch_estimator.console.sources import Found, folders_with_events, main_folder
+from torch_estimator.errors import UserError
+from torch_estimator.jobs.directory import JobEvent
 from torch_estimator.summary.scalar_reader import Points, ScalarReader
 
 _MOST_BYTES = 48 * 2**20
+# The timelines of a job with 8 roles take a megabyte or two, and are not counted.
+_MOST_RUNS = 24
 _READ_SECS = 0.5
 _LOOK_SECS = 5.0
 
@@ -42,6 +51,9 @@ class _Run:
     read_at: float = -_READ_SECS
     version: int = 0
     curves: dict[str, Curve] = field(default_factory=dict)
+    timelines: timeline.TimelineReader | None = None
+    events: list[JobEvent] = field(default_factory=list)
+    events_at: float = -1.0
 
     @property
     def nbytes(self) -> int:
@@ -51,7 +63,7 @@ class _Run:
 
 
 class Curves:
-    """What was read of event files, of the runs that were asked for last."""
+    """The curves, timelines and events of the runs that were asked for last."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -62,9 +74,7 @@ class Curves:
         """Return the curves of a run by name, such as ``eval/loss``, and a number that grows when they change."""
         if not found.folder:
             return 0, {}
-        with self._lock:
-            run = self._runs.setdefault(found.id, _Run())
-            self._runs.move_to_end(found.id)
+        run = self._run(found)
         with run.lock:
             self._read(found, run)
             version, curves = run.version, run.curves
@@ -72,6 +82,29 @@ class Curves:
             while len(self._runs) > 1 and self.nbytes > self._most_bytes:
                 self._runs.popitem(last=False)
         return version, curves
+
+    def timelines(self, found: Found) -> tuple[list[timeline.Run], list[JobEvent]]:
+        """Return what the roles of a job noted, and its events; empty lists where there are none."""
+        run, runs = self._run(found), []
+        with run.lock:
+            # What is damaged or gone is not there.
+            if found.folder:
+                run.timelines = run.timelines or timeline.TimelineReader(main_folder(found))
+                with contextlib.suppress(OSError, UserError, ValueError):
+                    runs = run.timelines.runs()
+            changed = changed_at(found)
+            if found.job is not None and found.trial is None and (not changed or changed != run.events_at):
+                with contextlib.suppress(OSError, UserError, ValueError):
+                    run.events, run.events_at = found.job.events(), changed
+            return runs, run.events
+
+    def _run(self, found: Found) -> _Run:
+        with self._lock:
+            run = self._runs.setdefault(f"{found.id} {found.folder}", _Run())
+            self._runs.move_to_end(f"{found.id} {found.folder}")
+            if len(self._runs) > _MOST_RUNS:
+                self._runs.popitem(last=False)
+            return run
 
     @property
     def nbytes(self) -> int:

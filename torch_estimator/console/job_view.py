@@ -20,9 +20,10 @@ from torch_estimator.activity.timeline import Run
 from torch_estimator.console import texts
 from torch_estimator.console.charts import charts_of, points_of
 from torch_estimator.console.curves import Curve
-from torch_estimator.console.lanes import STATES, Lane, Pauses, Segment, drawn, lanes_of, spent_by, time_sentence
+from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, pauses_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, main_folder
+from torch_estimator.console.studies import states_of
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.advice import advise
 from torch_estimator.tuning.directory import StudyDirectory
@@ -151,9 +152,10 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     """Return what changes while a job runs: its state, the lanes, and where the time went."""
     trial = found.trial
     row = context.index.row(found.id if trial is None or found.job is None else f"job:{found.job.name}")
-    runs, events = context.timelines.of(found)
+    runs, events = context.curves.timelines(found)
     now = time.time()
-    lanes = lanes_of(runs, events, now=now, pauses=_pauses(found, is_over=row.is_over))
+    trial_state, paused = _of_trial(found, runs, now, is_over=row.is_over)
+    lanes = lanes_of(runs, events, now=now, paused=paused)
     curves = context.curves.of(found)[1]
     marks = _marks(found, curves)
     axis = _axis(request, found, lanes, marks, curves, now)
@@ -165,7 +167,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
         "row": row if trial is None else None,
         "trial": trial,
         "study": row,
-        "trial_state": _trial_state(found, is_over=row.is_over),
+        "trial_state": trial_state,
         "name": texts.clean(found.name, 200),
         "axis": axis,
         "lanes": [(lane, drawn(lane.segments, axis.low, axis.high)) for lane in lanes],
@@ -186,24 +188,18 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     }
 
 
-def _pauses(found: Found, *, is_over: bool) -> Pauses:
-    """Return when a trial has paused. In a study that is over, nothing goes on."""
+def _of_trial(found: Found, runs: Sequence[Run], now: float, *, is_over: bool) -> tuple[str, list[Segment]]:
+    """Return the state of a trial, and when it was paused; nothing of what is none."""
     if found.trial is None or found.job is None:
-        return Pauses()
-    trial, asked = found.trial, []
+        return "", []
+    trial, directory, asked = found.trial, StudyDirectory(found.job), []
     with contextlib.suppress(OSError, UserError):
-        requests = [request for request, _ in Requests(StudyDirectory(found.job)).all()]
+        requests = [request for request, _ in Requests(directory).all()]
         asked = [one.time for one in requests if one.trial == trial.number and one.action == "PAUSE"]
-    return Pauses([step for step, _ in trial.results], asked, trial.state == "PAUSED" and not is_over)
-
-
-def _trial_state(found: Found, *, is_over: bool) -> str:
-    if found.trial is None or found.job is None:
-        return ""
-    # Whether a process of a trial is there, a reader without the right to lock its file cannot know.
-    with contextlib.suppress(OSError, UserError, ValueError):
-        return StudyDirectory(found.job).states([found.trial], is_over=is_over)[0]
-    return found.trial.state
+    # In a study that is over, nothing goes on.
+    until = now if trial.state == "PAUSED" and not is_over else None
+    [state] = states_of(directory, [trial], is_over=is_over)
+    return state, pauses_of(runs, [step for step, _ in trial.results], asked, until)
 
 
 def advice(runs: Sequence[Run]) -> str:

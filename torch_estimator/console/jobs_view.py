@@ -36,7 +36,7 @@ def routes(context: Context) -> list[Route]:
             request,
             access,
             "jobs.html",
-            rows=[rows.get(one.id) or Row(id=one.id, name=texts.clean(one.name, 200), kind="") for one in shown],
+            rows=[rows.get(one.id) or Row(id=one.id, name=texts.clean(one.name, 200)) for one in shown],
             count=len(matching),
             listed=len(entries),
             is_cut=len(entries) >= MOST_LISTED,

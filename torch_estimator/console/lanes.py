@@ -12,6 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from torch_estimator.activity.timeline import Change, Run
 from torch_estimator.console.texts import clean, span
@@ -77,16 +78,9 @@ class Lane:
     ahead: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
-    """When a trial has paused: at the steps of these rungs, and where somebody asked for it, at these times."""
-
-    rungs: Sequence[int] = ()
-    asked: Sequence[float] = ()
-    is_paused: bool = False
-
-
-def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float, pauses: Pauses = Pauses()) -> list[Lane]:
+def lanes_of(
+    runs: Sequence[Run], events: Sequence[JobEvent], *, now: float, paused: Sequence[Segment] = ()
+) -> list[Lane]:
     """Return a lane for each role of a job. Without timelines, it shows from when to when processes ran."""
     by_role: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -97,7 +91,6 @@ def lanes_of(runs: Sequence[Run], events: Sequence[JobEvent], *, now: float, pau
         now = min(now, events[-1].time)
     roles = [*by_role, *sorted({one.role for one in events if ROLE.fullmatch(one.role)} - by_role.keys())]
     lanes = []
-    paused = _paused(by_role[min(by_role, key=_order)], pauses, now) if by_role else []
     for role in sorted(roles, key=_order):
         own = [one for one in events if one.role == role]
         shift = ahead.get(role, 0.0)
@@ -113,20 +106,25 @@ def _order(role: str) -> tuple[int, str, int]:
     return (kinds.index(kind) if kind in kinds else len(kinds)), kind, int(number) if number.isdigit() else 0
 
 
-def _paused(runs: Sequence[Run], pauses: Pauses, now: float) -> list[Segment]:
-    """Return when a trial was paused, by the runs of its first role."""
-    found, rungs = [], sorted(pauses.rungs)
-    for run, following in zip(runs, [*runs[1:], None], strict=True):
+def pauses_of(runs: Sequence[Run], rungs: Iterable[int], asked: Iterable[float], until: float | None) -> list[Segment]:
+    """Return when a trial was paused: at the steps of its rungs, and where somebody asked for it at these times.
+
+    A trial that is paused now is so `until` a time.
+    """
+    first = min((run.role for run in runs), key=_order, default="")
+    own = [run for run in runs if run.role == first]
+    found, ahead = [], sorted(rungs)
+    for run, following in zip_longest(own, own[1:]):
         end = run.end.time if run.end is not None else run.last_seen
-        until = now if following is None else following.began
         last = max((step for step in _steps(run) if step is not None), default=0)
-        reached = [step for step in rungs if step <= last]
-        is_asked = any(run.began <= time <= until for time in pauses.asked)
+        reached = [step for step in ahead if step <= last]
+        note = f"at the rung of step {reached[-1]:,}" if reached else "by request"
+        if following is None:
+            found += [] if until is None else [Segment(end, until, PAUSED, note)]
         # A process that was killed has not paused, even if it had come to its rung.
-        if pauses.is_paused if following is None else is_asked or (reached and run.end is not None):
-            note = f"at the rung of step {reached[-1]:,}" if reached else "by request"
-            found.append(Segment(end, until, PAUSED, note if following is None else f"{note}, then went on"))
-            rungs = rungs[len(reached) :]
+        elif (reached and run.end is not None) or any(run.began <= time <= following.began for time in asked):
+            found.append(Segment(end, following.began, PAUSED, f"{note}, then went on"))
+            ahead = ahead[len(reached) :]
     return found
 
 

@@ -17,7 +17,7 @@ from torch_estimator.console.sources import Found, is_evaluation, is_part, main_
 from torch_estimator.console.studies import read_trials
 from torch_estimator.console.texts import arguments_of, clean, clock, is_secret
 from torch_estimator.errors import UserError
-from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, Status
+from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, JobSpec, Status
 from torch_estimator.runs.state_file import StateFile
 from torch_estimator.runs.training_status import TrainingStatus, status_path
 from torch_estimator.summary.scalar_reader import Points, ScalarReader
@@ -39,7 +39,7 @@ _HIGHER_IS_BETTER = ("auc", "accuracy", "f1", "precision", "recall")
 _LOWER_IS_BETTER = ("rmse", "mae", "average_loss", "loss")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """What the list shows of a job or a run. Unknown numbers are None; times are in seconds since 1970.
 
@@ -49,12 +49,11 @@ class Row:
 
     id: str
     name: str
-    kind: str
+    kind: str = ""
     state: str = ""
     shown_state: str = ""
     reason: str = ""
     created: float | None = None
-    since: float | None = None
     place: str = ""
     step: int | None = None
     max_steps: int | None = None
@@ -79,74 +78,18 @@ class Row:
 
 def read_row(found: Found, ended: Ended) -> Row:
     """Return the row of a job or a run."""
-    if found.job is None or found.spec is None:
-        return _row_of_run(found)
-    spec = found.spec
-    status = found.job.status(ended)
-    is_study = spec.study is not None
-    end = _End.of(found)
-    state: str = status.state
-    is_running = state == "RUNNING"
-    shown, reason = status.shown, status.reason
-    if is_running and not is_study and (since := _silent_since(found.job, status, end)):
-        state, shown = SILENT, f"{shown}, no sign of life since {clock(since)}"
-        reason = "Nothing was written since then, and its launcher cannot be seen from here; it may have been killed."
-    arguments = arguments_of(spec.arguments, spec.secret_arguments)
-    labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
-    metric, value, trials = end.metric, end.value, ""
-    if is_study:
-        metric, value, trials = _of_study(StudyDirectory(found.job))
-    words = [found.name, status.state, state, spec.target, spec.tier, spec.module_name, metric]
-    words += [f"{key}={value}" for key, value in {**arguments, **labels}.items()]
-    return Row(
-        id=found.id,
-        name=found.name,
-        kind="study" if is_study else "job",
-        state=state,
-        shown_state=clean(shown, 200),
-        reason=clean(reason, 300),
-        created=spec.created,
-        since=status.since or None,
-        place=clean(spec.target if is_study else f"{spec.target}, {spec.tier}", 100),
-        step=end.step,
-        max_steps=end.max_steps,
-        secs_left=end.secs_left if is_running else None,
-        metric=clean(metric, 60),
-        value=value,
-        trials=trials,
-        waits_for=end.waits_for if is_running else "",
-        searched=clean(" ".join(words), 1000).lower(),
-    )
-
-
-def _silent_since(job: JobDirectory, status: Status, end: _End) -> float | None:
-    """Return when a job that should run was last written to, if that is long ago and its launcher is not seen."""
-    launched = job.launched()
-    is_seen = launched is not None and launched.pid is not None and not status.host
-    last = max(end.time or 0.0, status.since, *(line.time for line in LogWindow(job.logs).last(1).lines))
-    return None if is_seen or time.time() - last < _RECENT_SECS else last
-
-
-def _row_of_run(found: Found) -> Row:
-    end = _End.of(found)
-    is_running = end.time is not None and time.time() - end.time < _RECENT_SECS
-    state = "RUNNING" if is_running else ""
-    return Row(
-        id=found.id,
-        name=clean(found.name, 200),
-        kind="run",
-        state=state,
-        shown_state=state,
-        created=end.began,
-        since=end.time,
-        place="event files",
-        step=end.step,
-        max_steps=end.max_steps,
-        secs_left=end.secs_left if is_running else None,
-        metric=clean(end.metric, 60),
-        value=end.value,
-        searched=f"{found.name} run {end.metric}".lower(),
-    )
+    row = Row(id=found.id, name=clean(found.name, 200), kind="run", place="event files")
+    seen = _read_output(row, found) if found.folder else 0.0
+    words = [found.name, "run"]
+    if found.job is not None and found.spec is not None:
+        words = _read_job(row, found.job, found.spec, ended, seen)
+    elif time.time() - seen < _RECENT_SECS:
+        row.state = row.shown_state = "RUNNING"
+    if row.state != "RUNNING":
+        row.secs_left, row.waits_for = None, ""
+    row.metric = clean(row.metric, 60)
+    row.searched = clean(" ".join([*words, row.metric]), 1000).lower()
+    return row
 
 
 def damaged(id: str, why: str) -> Row:
@@ -155,50 +98,54 @@ def damaged(id: str, why: str) -> Row:
     return Row(id=id, name=clean(name, 200), kind="job", problem=clean(why, 300), searched=f"{name} damaged".lower())
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """What the small files and the ends of the event files of a model directory say."""
+def _read_job(row: Row, job: JobDirectory, spec: JobSpec, ended: Ended, seen: float) -> list[str]:
+    """Read what a job's directory says; return the words by which it is found."""
+    status = job.status(ended)
+    row.state, row.shown_state, row.reason = status.state, clean(status.shown, 200), clean(status.reason, 300)
+    row.created = spec.created
+    row.place = clean(f"{spec.target}, {spec.tier}", 100)
+    if spec.study is not None:
+        row.kind, row.place = "study", clean(spec.target, 100)
+        row.metric, row.value, row.trials = _of_study(StudyDirectory(job))
+    else:
+        row.kind = "job"
+        if status.state == "RUNNING" and (since := _silent_since(job, status, seen)):
+            row.state, row.shown_state = SILENT, f"{row.shown_state}, no sign of life since {clock(since)}"
+            row.reason = (
+                "Nothing was written since then, and its launcher cannot be seen from here; it may have been killed."
+            )
+    arguments = arguments_of(spec.arguments, spec.secret_arguments)
+    labels = {key: value for key, value in spec.labels.items() if not is_secret(key)}
+    words = [job.name, status.state, row.state, spec.target, spec.tier, spec.module_name]
+    return words + [f"{key}={value}" for key, value in {**arguments, **labels}.items()]
 
-    step: int | None = None
-    max_steps: int | None = None
-    secs_left: float | None = None
-    began: float | None = None
-    time: float | None = None
-    metric: str = ""
-    value: float | None = None
-    waits_for: str = ""
 
-    @classmethod
-    def of(cls, found: Found) -> _End:
-        if not found.folder:
-            return cls()
-        folder = main_folder(found)
-        status: TrainingStatus | None = None
-        with contextlib.suppress(UserError, OSError, ValueError):
-            status = StateFile(status_path(folder), TrainingStatus).read()
-        points = list(_last_points(folder).values())
-        last = max(points, key=lambda one: one.times[-1], default=None)
-        recorded_step, seen, waits_for = _recorded(folder)
-        steps = _saved_step(folder), None if last is None else int(last.steps[-1]), recorded_step
-        step = max((one for one in steps if one is not None), default=None)
-        times = [seen] if last is None else [seen, float(last.times[-1])]
-        max_steps = None if status is None else status.max_steps
-        left = None
-        if last is not None and max_steps is not None and step is not None:
-            secs, done = last.times[-1] - last.times[0], last.steps[-1] - last.steps[0]
-            if secs > 0 and done > 0:
-                left = max(0.0, float((max_steps - step) * secs / done))
-        metric, value = _best(found.folder if folder != found.folder and is_part(files.basename(folder)) else folder)
-        return cls(
-            step=step,
-            max_steps=max_steps,
-            secs_left=left,
-            began=_first_written(folder) if status is None else status.began or None,
-            time=max(times) or None,
-            metric=metric,
-            value=value,
-            waits_for=waits_for,
-        )
+def _silent_since(job: JobDirectory, status: Status, seen: float) -> float | None:
+    """Return when a job that should run was last written to, if that is long ago and its launcher is not seen."""
+    launched = job.launched()
+    is_seen = launched is not None and launched.pid is not None and not status.host
+    last = max(seen, status.since, *(line.time for line in LogWindow(job.logs).last(1).lines))
+    return None if is_seen or time.time() - last < _RECENT_SECS else last
+
+
+def _read_output(row: Row, found: Found) -> float:
+    """Read what the small files and the ends of the event files of a run say; return when it last wrote."""
+    folder = main_folder(found)
+    row.created = _first_written(folder)
+    with contextlib.suppress(UserError, OSError, ValueError):
+        if (status := StateFile(status_path(folder), TrainingStatus).read()) is not None:
+            row.max_steps, row.created = status.max_steps, status.began or None
+    last = max(_last_points(folder).values(), key=lambda one: one.times[-1], default=None)
+    recorded_step, seen, row.waits_for = _recorded(folder)
+    steps = _saved_step(folder), None if last is None else int(last.steps[-1]), recorded_step
+    row.step = max((one for one in steps if one is not None), default=None)
+    if last is not None and row.max_steps is not None and row.step is not None:
+        secs, done = last.times[-1] - last.times[0], last.steps[-1] - last.steps[0]
+        if secs > 0 and done > 0:
+            row.secs_left = max(0.0, float((row.max_steps - row.step) * secs / done))
+    is_inside = folder != found.folder and is_part(files.basename(folder))
+    row.metric, row.value = _best(found.folder if is_inside else folder)
+    return seen if last is None else max(seen, float(last.times[-1]))
 
 
 def _last_points(folder: str) -> dict[str, Points]:

@@ -25,6 +25,14 @@ def read_trials(directory: StudyDirectory) -> tuple[list[Trial], list[str]]:
     return trials, problems
 
 
+def states_of(directory: StudyDirectory, trials: list[Trial], *, is_over: bool) -> list[str]:
+    """Return the states of trials, as they are shown."""
+    # Whether a process of a trial is there, a reader without the right to lock its file cannot know.
+    with contextlib.suppress(OSError, UserError, ValueError):
+        return directory.states(trials, is_over=is_over)
+    return [trial.state for trial in trials]
+
+
 def _trial(directory: StudyDirectory, number: int) -> Trial:
     path, changed = directory.path(number, ".json"), 0
     with contextlib.suppress(OSError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -17,7 +15,7 @@ from torch_estimator import files
 from torch_estimator.console import texts
 from torch_estimator.console.provenance import real_path
 from torch_estimator.console.sources import Found
-from torch_estimator.console.studies import read_trials
+from torch_estimator.console.studies import read_trials, states_of
 from torch_estimator.console.study_pictures import HEIGHT, WIDTH, coordinates, rung_rows
 from torch_estimator.errors import UserError
 from torch_estimator.registry import Registry
@@ -32,33 +30,8 @@ from torch_estimator.web.site import link
 if TYPE_CHECKING:
     from torch_estimator.console.app import Context
 
-_PART = 200
+_MOST_LISTED = 200
 _MOST_ASKED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What a page shows of a study: its trials that can be read, their states, and what is wrong with others."""
-
-    directory: StudyDirectory
-    study: Study
-    trials: list[Trial]
-    states: dict[int, str]
-    problems: list[str]
-
-    @classmethod
-    def read(cls, found: Found, *, is_over: bool) -> _Shown:
-        directory = _study_of(found)
-        trials, problems = read_trials(directory)
-        states: list[str] = [trial.state for trial in trials]
-        # Whether a process of a trial is there, a reader without the right to lock its file cannot know.
-        with contextlib.suppress(OSError):
-            states = directory.states(trials, is_over=is_over)
-        by_number = dict(zip((trial.number for trial in trials), states, strict=True))
-        return cls(directory, directory.study(), trials, by_number, [texts.clean(one, 300) for one in problems])
-
-    def trial(self, number: int) -> Trial | None:
-        return next((one for one in self.trials if one.number == number), None)
 
 
 def routes(context: Context) -> list[Route]:
@@ -67,43 +40,36 @@ def routes(context: Context) -> list[Route]:
     def show(request: Request, access: Access) -> Response:
         given = request.query_params
         id = given.get("id", "")
-        row, found = context.index.row(id), context.sources.find(id)
+        row, directory = context.index.row(id), _study_of(context.sources.find(id))
         with refused_as_conflict():
-            shown = _Shown.read(found, is_over=row.is_over)
-        best = best_trial(shown.trials, shown.study)
+            study, (trials, problems) = directory.study(), read_trials(directory)
+        numbers = [one.number for one in trials]
+        states = states_of(directory, trials, is_over=row.is_over)
+        best = best_trial(trials, study)
         asked_for = given.get("trial", "")
-        chosen = shown.trial(texts.whole(asked_for, 0))
+        chosen = next((one for one in trials if one.number == texts.whole(asked_for, 0)), None)
         if asked_for and chosen is None:
-            shown.problems.append(f"There is no trial {texts.clean(asked_for, 40)} that can be shown.")
-        chosen = chosen or best or next(iter(shown.trials), None)
-        by, part = given.get("by", "value"), texts.whole(given.get("part"), 1)
-        ordered = sorted(shown.trials, key=_order(by, shown.study))
-        parts = max(1, -(-len(ordered) // _PART))
-        part = min(max(part, 1), parts)
-        names = list(dict.fromkeys(name for one in shown.trials for name in one.parameters))
+            problems.append(f"There is no trial {texts.clean(asked_for, 40)} that can be shown.")
+        chosen = chosen or best or next(iter(trials), None)
         return context.site.page(
             request,
             access,
             "tuning.html",
             row=row,
-            study=shown.study,
-            trials=shown.trials,
-            states=shown.states,
-            problems=shown.problems,
+            study=study,
+            trials=trials,
+            states=dict(zip(numbers, states, strict=True)),
+            problems=[texts.clean(one, 300) for one in problems],
             best=best,
             chosen=chosen,
-            rungs=rung_rows(shown.trials, [shown.states[one.number] for one in shown.trials], shown.study),
-            picture=coordinates(shown.trials, shown.study, best),
+            rungs=rung_rows(trials, states, study),
+            picture=coordinates(trials, study, best),
             size=(WIDTH, HEIGHT),
-            importance=importance(shown.trials, shown.study),
+            importance=importance(trials, study),
             few=FEW,
-            sampler=_sampler(shown),
-            listed=ordered[(part - 1) * _PART : part * _PART],
-            names=names,
-            by=by,
-            part=part,
-            parts=parts,
-            asked=_asked(shown.directory),
+            listed=sorted(trials, key=lambda trial: _rank(trial, study))[:_MOST_LISTED],
+            names=list(dict.fromkeys(name for one in trials for name in one.parameters)),
+            asked=_asked(directory),
             export=None if chosen is None else _export_of(context, id, chosen),
             models=_models(context),
             registry=context.sources.registry,
@@ -164,26 +130,10 @@ def _study_of(found: Found) -> StudyDirectory:
     return StudyDirectory(found.job)
 
 
-def _order(by: str, study: Study) -> Callable[[Trial], Any]:
-    """Return the key that sorts trials: by their number, rung, metric, or a parameter."""
-
-    def by_value(trial: Trial) -> Any:
-        value = trial.value
-        return value is None, rank(0.0 if value is None else value, study), trial.number
-
-    def by_parameter(trial: Trial) -> Any:
-        text = trial.parameters.get(by.removeprefix("--"), "")
-        try:
-            return text == "", False, float(text), text
-        except ValueError:
-            return text == "", True, 0.0, text
-
-    keys: dict[str, Callable[[Trial], Any]] = {
-        "number": lambda trial: trial.number,
-        "rung": lambda trial: (-trial.rung, by_value(trial)),
-        "value": by_value,
-    }
-    return by_parameter if by.startswith("--") else keys.get(by, by_value)
+def _rank(trial: Trial, study: Study) -> Any:
+    """Return the key by which the best trials come first, and those without a value last."""
+    value = trial.value
+    return value is None, rank(0.0 if value is None else value, study), trial.number
 
 
 def _short(text: str) -> str:
@@ -191,17 +141,6 @@ def _short(text: str) -> str:
     with contextlib.suppress(ValueError):
         return texts.number(float(text)) if len(text) > 8 else text
     return text
-
-
-def _sampler(shown: _Shown) -> str:
-    """Return who proposes the values of the next trial, in a sentence."""
-    study, count = shown.study, len(shown.trials)
-    if study.algorithm == "GRID":
-        return f"The grid is tried point by point: {count} of {study.space.size}."
-    learned = sum(one.value is not None for one in shown.trials)
-    if study.algorithm is None and files.exists(files.join(shown.directory.job.url, "optuna.journal")):
-        return f"Optuna proposes values, and has learned from {learned} trial{'s' * (learned != 1)}."
-    return f"Values are random, with the seed {study.seed}."
 
 
 def _asked(directory: StudyDirectory) -> list[Any]:
