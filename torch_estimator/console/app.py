@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from torch_estimator.console import compare_view, job_forms, job_view, jobs_view, models_view, tuning_view
+from torch_estimator.console import compare_view, job_view, jobs_view, models_view, tuning_view
 from torch_estimator.console.curves import Curves
 from torch_estimator.console.index import Index
-from torch_estimator.console.sources import Sources
+from torch_estimator.console.sources import Sources, refused_as_conflict
 from torch_estimator.web.access import Access, AccessRules, Tokens
 from torch_estimator.web.connection import server_config
 from torch_estimator.web.errors import RequestError
@@ -32,7 +32,7 @@ _STALLED_SECS = 30.0
 _DRAIN_SECS = 3
 
 
-VIEWS: tuple[Any, ...] = (jobs_view, job_view, compare_view, tuning_view, models_view, job_forms)
+VIEWS: tuple[Any, ...] = (jobs_view, job_view, compare_view, tuning_view, models_view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,16 @@ class Context:
             if not access.may_see:
                 return self.site.ask_for_token(request)
             return await run_in_threadpool(show, request, access)
+
+        return self.site.answering(answer)
+
+    def changing(self, change: Callable[[Request, Mapping[str, str]], str]) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a form. `change` gets its fields in a thread, and returns where to go on."""
+
+        async def answer(request: Request) -> Response:
+            form = await self.site.rules.form(request)
+            with refused_as_conflict():
+                return RedirectResponse(await run_in_threadpool(change, request, form), 303)
 
         return self.site.answering(answer)
 

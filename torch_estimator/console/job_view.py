@@ -1,4 +1,4 @@
-"""One job or run: what its roles did over time, its curves on the same axis, and its log."""
+"""One job or run: what its roles did over time, its curves on the same axis, its log, and forms for a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,13 @@ from torch_estimator.console.sources import Found, is_evaluation, main_folder
 from torch_estimator.console.studies import states_of
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.advice import advise
+from torch_estimator.jobs.directory import JobDirectory, JobSpec
+from torch_estimator.jobs.kinds import KINDS
+from torch_estimator.jobs.submission import cancel, resubmit
 from torch_estimator.tuning.directory import StudyDirectory
 from torch_estimator.tuning.requests import Requests
 from torch_estimator.web.access import Access
+from torch_estimator.web.errors import RequestError
 from torch_estimator.web.site import link
 
 if TYPE_CHECKING:
@@ -107,12 +111,36 @@ def routes(context: Context) -> list[Route]:
         content = {"lines": lines, "cursor": window.cursor, "curves": context.curves.of(found)[0]}
         return Response(orjson.dumps(content), media_type="application/json")
 
+    def change(request: Request, form: Mapping[str, str]) -> str:
+        id = form.get("id", "")
+        found = context.sources.find(id)
+        if found.job is None or found.spec is None or found.trial is not None:
+            raise RequestError(404, f"{texts.clean(found.name, 200)} is no job, so that it is not ended from here.")
+        _change(found.job, found.spec, form.get("action", ""))
+        context.index.forget(id)
+        return link(request, "job", id=id)
+
     return [
         Route("/page/job", context.showing(show)),
+        Route("/page/job/change", context.changing(change), methods=["POST"]),
         Route("/page/now", context.showing(show_now)),
         Route("/page/points", context.answering(points)),
         Route("/page/follow", context.answering(follow)),
     ]
+
+
+def _change(job: JobDirectory, spec: JobSpec, action: str) -> None:
+    """Cancel a job, or start it again."""
+    if spec.settings.get("kind") not in KINDS:
+        raise RequestError(409, f"Job {job.name} ran on a target that this version does not know.")
+    if action == "cancel":
+        cancel(job)
+    elif action == "resume" and spec.study is not None and not spec.package:
+        raise RequestError(409, f"The trials of {job.name} run a function; call tune again with the same directory.")
+    elif action == "resume":
+        resubmit(job, None)
+    else:
+        raise RequestError(400, "A job can be cancelled or resumed; load the page again.")
 
 
 def _log(request: Request, found: Found) -> LogWindow:

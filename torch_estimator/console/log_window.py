@@ -23,8 +23,7 @@ MOST_LINES = 300
 
 _BLOCK = 2**16
 _MOST_BYTES = 2**22
-_MOST_NEWS = 2**18
-_LATE_BYTES = 2**21
+_MOST_NEWS = 2**20
 _LINE_BYTES = 8000
 # The newest files of a role; on object stores a log has many.
 _MOST_FILES = 8
@@ -89,28 +88,21 @@ class LogWindow:
 
     def since(self, cursor: str, count: int = MOST_LINES) -> Window:
         """Return what was written since a cursor."""
-        known = _positions(cursor)
-        sizes, positions, lines = self._sizes(), {}, []
+        known, sizes, lines = _positions(cursor), self._sizes(), []
+        ends = {}
         for name, size in sizes.items():
-            position, skips = known.get(name, (0, False))
-            if size < position:
-                position = 0
-            if size - position > _LATE_BYTES:
-                # As after a night in which nobody looked.
-                note = f"… {size - _MOST_NEWS - position:,} bytes are left out; load the page again to see them."
+            position = known.get(name, 0) if known.get(name, 0) <= size else 0
+            start = max(position, size - _MOST_NEWS)
+            data = files.read_part(files.join(self.directory, name), start, size)
+            if start > position:
+                # As after a night in which nobody looked, or of a line that is too long to be shown.
+                note = f"… {start - position:,} bytes are left out; load the page again to see them."
                 lines.append(Line(0.0, _role_of(name), note, ""))
-                position, skips = size - _MOST_NEWS, True
-            data = files.read_part(files.join(self.directory, name), position, min(size, position + _MOST_NEWS))
-            end = data.rfind(b"\n") + 1
-            if not end and len(data) == _MOST_NEWS:
-                # The middle of a line that is too long to be shown.
-                lines += [] if skips else self._matching(name, data, is_first=True)
-                positions[name] = position + len(data), True
-                continue
-            start = data.find(b"\n") + 1 if skips and end else 0
-            lines += self._matching(name, data[start:end], is_first=True)
-            positions[name] = position + end, skips and not end
-        return Window(_by_time(lines)[-count:], _cursor(positions))
+            # The writer may be in the middle of the last line.
+            end = data.rfind(b"\n") + 1 or (len(data) if start > position else 0)
+            lines += self._matching(name, data[:end], is_first=start == position)
+            ends[name] = start + end
+        return Window(_by_time(lines)[-count:], _cursor(ends))
 
     def _sizes(self) -> dict[str, int]:
         return {name: size for name, size in _logs(self.directory).items() if self.role in ("", _role_of(name))}
@@ -214,18 +206,14 @@ def _seconds(text: bytes) -> float:
         return 0.0
 
 
-def _cursor(positions: dict[str, int] | dict[str, tuple[int, bool]]) -> str:
-    parts = []
-    for name, place in positions.items():
-        at, skips = place if isinstance(place, tuple) else (place, False)
-        parts.append(f"{name}:{at}{'!' if skips else ''}")
-    return ",".join(parts)
+def _cursor(positions: dict[str, int]) -> str:
+    return ",".join(f"{name}:{place}" for name, place in positions.items())
 
 
-def _positions(cursor: str) -> dict[str, tuple[int, bool]]:
+def _positions(cursor: str) -> dict[str, int]:
     found = {}
     for part in cursor[:20_000].split(","):
         name, _, place = part.rpartition(":")
-        if place.rstrip("!").isdecimal() and len(place) < 20:
-            found[name] = int(place.rstrip("!")), place.endswith("!")
+        if place.isdecimal() and len(place) < 20:
+            found[name] = int(place)
     return found

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_estimator.console import texts
 from torch_estimator.console.provenance import Origin, Provenance
 from torch_estimator.console.traffic import Traffic
-from torch_estimator.console.tuning_view import refused_as_conflict
 from torch_estimator.errors import RegistryError, UserError
 from torch_estimator.registry import Registry, VersionInfo
 from torch_estimator.web.access import Access
@@ -82,23 +80,16 @@ def routes(context: Context) -> list[Route]:
             texts=texts,
         )
 
-    async def set_default(request: Request) -> Response:
-        form = await context.site.rules.form(request)
+    def set_default(request: Request, form: Mapping[str, str]) -> str:
         model, version = form.get("model", ""), texts.whole(form.get("version"), 0)
         if context.sources.registry is None:
             raise RequestError(409, "The console knows no registry; start it with --registry.")
-        registry = Registry(context.sources.registry)
-
-        def choose() -> None:
-            with refused_as_conflict():
-                registry.set_default(model, version)
-
-        await run_in_threadpool(choose)
-        return RedirectResponse(link(request, "models", model=model, to=version), 303)
+        Registry(context.sources.registry).set_default(model, version)
+        return link(request, "models", model=model, to=version)
 
     return [
         Route("/page/models", context.showing(show)),
-        Route("/page/models/default", context.site.answering(set_default), methods=["POST"]),
+        Route("/page/models/default", context.changing(set_default), methods=["POST"]),
     ]
 
 

@@ -272,3 +272,15 @@ def problem_of(url: str | None, option: str) -> str:
         # The packages of object stores have errors of their own.
         return f"{url} cannot be reached: {files.reason(error)}. {option} names another directory."
     return ""
+
+
+@contextlib.contextmanager
+def refused_as_conflict() -> Iterator[None]:
+    """Answer what cannot be done as things are now, such as for a job that has ended or was removed meanwhile."""
+    try:
+        yield
+    except UserError as error:
+        raise RequestError(409, f"{str(error)[:1].upper()}{str(error)[1:]}") from error
+    except (OSError, ValueError) as error:
+        place = getattr(error, "filename", None) or "A file"
+        raise RequestError(409, f"{place} cannot be used: {files.reason(error)}.") from error

@@ -25,39 +25,26 @@ _SPREAD = 30.0
 _GOOD_PART = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A trial at a rung. `kind` is ``on`` where it went further, else its state in lower case."""
+Cell = tuple[int, str, str]
+"""A trial at a rung: its number, ``on`` where it went further, else its state in lower case, and a sentence."""
 
-    number: int
-    kind: str
-    title: str
+Tick = tuple[float, str]
+"""A place on an axis, and the value there."""
 
 
-@dataclass(frozen=True, slots=True)
-class RungRow:
-    """The trials that came to a rung, or are on their way there, the best first."""
-
-    label: str
-    cells: list[Cell]
-
-
-def rung_rows(trials: Sequence[Trial], states: Sequence[str], study: Study) -> list[RungRow]:
-    """Return the trials by rung, the highest rung first."""
+def rung_rows(trials: Sequence[Trial], states: Sequence[str], study: Study) -> list[tuple[str, list[Cell]]]:
+    """Return the trials that came to each rung, or are on their way there, the highest rung and best trial first."""
     highest = max((max(one.rung, len(one.results) - 1) for one in trials), default=-1)
     rows = []
     for rung in range(highest, -1, -1):
-        there = [pair for pair in zip(trials, states, strict=True) if _is_at(pair[0], rung)]
+        pairs = zip(trials, states, strict=True)
+        there = [pair for pair in pairs if len(pair[0].results) > rung or pair[0].rung == rung]
         there.sort(key=lambda pair: (len(pair[0].results) <= rung, _rank_at(pair[0], rung, study), pair[0].number))
         steps = sorted({one.results[rung][0] for one, _ in there if len(one.results) > rung})
         label = "no result yet" if not steps else f"step {steps[0]:,}"
         label += f" to {steps[-1]:,}" if len(steps) > 1 else ""
-        rows.append(RungRow(label, [_cell(one, state, rung, study) for one, state in there]))
+        rows.append((label, [_cell(one, state, rung, study) for one, state in there]))
     return rows
-
-
-def _is_at(trial: Trial, rung: int) -> bool:
-    return len(trial.results) > rung or trial.rung == rung
 
 
 def _rank_at(trial: Trial, rung: int, study: Study) -> tuple[bool, float]:
@@ -66,46 +53,22 @@ def _rank_at(trial: Trial, rung: int, study: Study) -> tuple[bool, float]:
 
 def _cell(trial: Trial, state: str, rung: int, study: Study) -> Cell:
     kind = "on" if trial.rung > rung or len(trial.results) > rung + 1 else state.lower()
-    said = (
-        f"{texts.clean(study.metric, 60)} {texts.number(trial.results[rung][1])}" if len(trial.results) > rung else ""
-    )
-    word = "went on" if kind == "on" else kind
-    return Cell(trial.number, kind, ", ".join(filter(None, [f"Trial {trial.number}", word, said])))
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A value at an axis."""
-
-    y: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Upright:
-    """The axis of a parameter or of the metric."""
-
-    x: float
-    name: str
-    ticks: list[Tick]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The line of a trial; `kind` is ``best``, ``good`` for those of the best quarter, or ``rest``."""
-
-    number: int
-    kind: str
-    path: str
-    title: str
+    title = f"Trial {trial.number}, {'went on' if kind == 'on' else kind}"
+    if len(trial.results) > rung:
+        title += f", {texts.clean(study.metric, 60)} {texts.number(trial.results[rung][1])}"
+    return trial.number, kind, title
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Parallel coordinates: an axis for each parameter and for the metric, and a line for each trial with a value."""
+    """Parallel coordinates.
 
-    uprights: list[Upright]
-    lines: list[Line]
+    `axes` has place, name and ticks of each parameter and of the metric; `lines` has the number of each trial with a
+    value, ``best``, ``good`` for those of the best quarter, or ``rest``, the points of its line, and a sentence.
+    """
+
+    axes: list[tuple[float, str, list[Tick]]]
+    lines: list[tuple[int, str, str, str]]
 
 
 def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Coordinates:
@@ -117,11 +80,11 @@ def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Co
     xs = [_SIDE + between * place for place in range(len(parameters) + 1)]
     scale = _Scale.of([one.value for one in there if one.value is not None], study)
     most = max(4, min(_MOST_CHARACTERS, int(between / _CHARACTER) - 1))
-    uprights = [
-        Upright(x, _cut(name, most), _ticks(parameter, most))
+    axes = [
+        (x, _cut(name, most), _ticks(parameter, most))
         for x, (name, parameter) in zip(xs, parameters.items(), strict=False)
     ]
-    uprights.append(Upright(xs[-1], _cut(study.metric, most), scale.ticks()))
+    axes.append((xs[-1], _cut(study.metric, most), scale.ticks()))
     good = max(1, len(there) // _GOOD_PART)
     lines = []
     for place, one in enumerate(there):
@@ -132,9 +95,9 @@ def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Co
         path = " ".join(f"{x:.0f},{y:.1f}" for x, y in places if y is not None)
         said = ", ".join(f"{name} {value}" for name, value in one.parameters.items())
         title = f"Trial {one.number}: {study.metric} {texts.number(one.value)}; {said}"
-        lines.append(Line(one.number, kind, path, texts.clean(title, 400)))
-    lines.sort(key=lambda one: one.kind == "best")
-    return Coordinates(uprights, lines)
+        lines.append((one.number, kind, path, texts.clean(title, 400)))
+    lines.sort(key=lambda line: line[1] == "best")
+    return Coordinates(axes, lines)
 
 
 def _cut(text: str, most: int) -> str:
@@ -166,7 +129,7 @@ def _ticks(parameter: Parameter, most: int) -> list[Tick]:
     for number in numbers:
         text = parameter.text_at(number)
         shown = texts.number(float(text)) if axis.is_ordered else _cut(text, most)
-        found.append(Tick(_at(_part(axis, number)), shown))
+        found.append((_at(_part(axis, number)), shown))
     return found
 
 
@@ -194,4 +157,4 @@ class _Scale:
 
     def ticks(self) -> list[Tick]:
         middle = math.sqrt(self.low * self.high) if self.is_log else self.low / 2 + self.high / 2
-        return [Tick(self.y(value), texts.number(value)) for value in dict.fromkeys((self.low, middle, self.high))]
+        return [(self.y(value), texts.number(value)) for value in dict.fromkeys((self.low, middle, self.high))]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from torch_estimator import files
 from torch_estimator.console import texts
 from torch_estimator.console.provenance import real_path
-from torch_estimator.console.sources import Found
+from torch_estimator.console.sources import Found, refused_as_conflict
 from torch_estimator.console.studies import read_trials, states_of
 from torch_estimator.console.study_pictures import HEIGHT, WIDTH, coordinates, rung_rows
 from torch_estimator.errors import UserError
@@ -78,50 +77,24 @@ def routes(context: Context) -> list[Route]:
             texts=texts,
         )
 
-    async def ask(request: Request) -> Response:
-        form = await context.site.rules.form(request)
+    def ask(request: Request, form: Mapping[str, str]) -> str:
         id, number = form.get("id", ""), texts.whole(form.get("trial"), 0)
+        Requests(_study_of(context.sources.find(id))).ask(form.get("action", ""), number)
+        return f"{link(request, 'tuning', id=id, trial=number)}#trial"
 
-        def write() -> None:
-            with refused_as_conflict():
-                Requests(_study_of(context.sources.find(id))).ask(form.get("action", ""), number)
-
-        await run_in_threadpool(write)
-        return RedirectResponse(f"{link(request, 'tuning', id=id, trial=number)}#trial", 303)
-
-    async def register(request: Request) -> Response:
-        form = await context.site.rules.form(request)
+    def register(request: Request, form: Mapping[str, str]) -> str:
         id, number, model = form.get("id", ""), texts.whole(form.get("trial"), 0), form.get("model", "").strip()
+        export = _export_of(context, id, _study_of(context.sources.find(id)).trial(number))
+        if export is None:
+            raise RequestError(409, f"Trial {number} has no export; only a trial that ran to its end has one.")
+        version = _register(context, model, export, f"trial {number} of {id.partition(':')[2]}")
+        return link(request, "models", model=model, version=version)
 
-        def create() -> int:
-            with refused_as_conflict():
-                trial = _study_of(context.sources.find(id)).trial(number)
-                export = _export_of(context, id, trial)
-                if export is None:
-                    raise RequestError(409, f"Trial {number} has no export; only a trial that ran to its end has one.")
-                return _register(context, model, export, f"trial {number} of {id.partition(':')[2]}")
-
-        version = await run_in_threadpool(create)
-        return RedirectResponse(link(request, "models", model=model, version=version), 303)
-
-    site = context.site
     return [
         Route("/page/tuning", context.showing(show)),
-        Route("/page/tuning/ask", site.answering(ask), methods=["POST"]),
-        Route("/page/tuning/version", site.answering(register), methods=["POST"]),
+        Route("/page/tuning/ask", context.changing(ask), methods=["POST"]),
+        Route("/page/tuning/version", context.changing(register), methods=["POST"]),
     ]
-
-
-@contextlib.contextmanager
-def refused_as_conflict() -> Any:
-    """Answer what cannot be done as things are now, such as for a job that has ended or was removed meanwhile."""
-    try:
-        yield
-    except UserError as error:
-        raise RequestError(409, f"{str(error)[:1].upper()}{str(error)[1:]}") from error
-    except (OSError, ValueError) as error:
-        place = getattr(error, "filename", None) or "A file"
-        raise RequestError(409, f"{place} cannot be used: {files.reason(error)}.") from error
 
 
 def _study_of(found: Found) -> StudyDirectory:
