@@ -25,7 +25,6 @@ from torch_estimator.console.index import Index
 from torch_estimator.console.sources import Sources, refused_as_conflict
 from torch_estimator.web.access import Access, AccessRules, Tokens
 from torch_estimator.web.connection import server_config
-from torch_estimator.web.errors import RequestError
 from torch_estimator.web.site import Site
 
 _STALLED_SECS = 30.0
@@ -45,7 +44,7 @@ class Context:
     curves: Curves
 
     def showing(self, show: Callable[[Request, Access], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page that only shows. `show` reads files, so it is called in a thread."""
+        """Return the endpoint of what only shows. `show` reads files, so it is called in a thread."""
 
         async def answer(request: Request) -> Response:
             access = self.site.rules.access(request)
@@ -62,16 +61,6 @@ class Context:
             form = await self.site.rules.form(request)
             with refused_as_conflict():
                 return RedirectResponse(await run_in_threadpool(change, request, form), 303)
-
-        return self.site.answering(answer)
-
-    def answering(self, data: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of data that a script of a page asks for; without access, its status is 401."""
-
-        async def answer(request: Request) -> Response:
-            if not self.site.rules.access(request).may_see:
-                raise RequestError(401, "Sign in first.")
-            return await run_in_threadpool(data, request)
 
         return self.site.answering(answer)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from torch_estimator.console.curves import Curve, Curves, between, reduced
+from torch_estimator.console.curves import Curve, between, reduced
 from torch_estimator.console.rows import preferred
-from torch_estimator.console.sources import Sources
-from torch_estimator.console.texts import clean, number
+from torch_estimator.console.texts import clean, number, real
+
+if TYPE_CHECKING:
+    from torch_estimator.console.app import Context
 
 MOST_RUNS = 12
 """Most runs that are compared."""
@@ -57,17 +59,17 @@ def label_of(curve: Curve) -> str:
     return usual.get(curve.place) or clean(curve.place.removeprefix("eval_"), 60)
 
 
-def points_of(request: Request, sources: Sources, curves: Curves) -> Response:
+def points_of(context: Context, request: Request) -> Response:
     """Answer with the points of a chart: ``id=…&name=…&by=step|time&from=…&to=…&points=…``; ids, names may repeat."""
     given = request.query_params
     by = "step" if given.get("by") == "step" else "time"
-    low, high = _bound(given.get("from")), _bound(given.get("to"))
+    low, high = real(given.get("from")), real(given.get("to"))
     buckets = min(_MOST_POINTS, max(10, int(given["points"]) if given.get("points", "").isdecimal() else 500))
     series: list[dict[str, Any]] = []
     version = 0
     for id in list(dict.fromkeys(given.getlist("id")))[:MOST_RUNS]:
-        found = sources.find(id)
-        changed, there = curves.of(found)
+        found = context.sources.find(id)
+        changed, there = context.curves.of(found)
         version += changed
         for name in given.getlist("name"):
             if (curve := there.get(name)) is not None and len(series) < _MOST_SERIES:
@@ -77,11 +79,3 @@ def points_of(request: Request, sources: Sources, curves: Curves) -> Response:
     # Floats that are no numbers become null.
     content = orjson.dumps({"series": series, "version": version}, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(content, media_type="application/json")
-
-
-def _bound(text: str | None) -> float | None:
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        return None
-    return value if abs(value) < 1e15 else None

@@ -93,17 +93,39 @@ def routes(context: Context) -> list[Route]:
     """Return the routes of a job's page."""
 
     def show(request: Request, access: Access) -> Response:
-        found = context.sources.find(request.query_params.get("id", ""))
-        return context.site.page(request, access, "job.html", **_values(context, request, found))
+        given = request.query_params
+        found = context.sources.find(given.get("id", ""))
+        log, at = _log(request, found), texts.real(given.get("at"))
+        window = log.last() if at is None else log.around(at)
+        after = [place for place, one in enumerate(window.lines) if at is not None and one.time >= at - 0.01]
+        charts = charts_of(context.curves.of(found)[1], given.get("tag", "")[:200])
+        spec = found.spec
+        return context.site.page(
+            request,
+            access,
+            "job.html",
+            **_now(context, request, found),
+            spec=spec,
+            arguments={} if spec is None else texts.arguments_of(spec.arguments, spec.secret_arguments),
+            charts=charts[:_MOST_CHARTS],
+            hidden_charts=max(0, len(charts) - _MOST_CHARTS),
+            tag=given.get("tag", "")[:200],
+            log=log,
+            roles=log.roles(),
+            window=window,
+            at=at,
+            mark=next(iter(after), None),
+            clean=texts.clean,
+        )
 
     def show_now(request: Request, access: Access) -> Response:
         found = context.sources.find(request.query_params.get("id", ""))
         return context.site.page(request, access, "now.html", **_now(context, request, found))
 
-    def points(request: Request) -> Response:
-        return points_of(request, context.sources, context.curves)
+    def points(request: Request, access: Access) -> Response:
+        return points_of(context, request)
 
-    def follow(request: Request) -> Response:
+    def follow(request: Request, access: Access) -> Response:
         """Answer with the lines since a cursor, and a number that grows with the curves."""
         found = context.sources.find(request.query_params.get("id", ""))
         window = _log(request, found).since(request.query_params.get("cursor", ""))
@@ -124,8 +146,8 @@ def routes(context: Context) -> list[Route]:
         Route("/page/job", context.showing(show)),
         Route("/page/job/change", context.changing(change), methods=["POST"]),
         Route("/page/now", context.showing(show_now)),
-        Route("/page/points", context.answering(points)),
-        Route("/page/follow", context.answering(follow)),
+        Route("/page/points", context.showing(points)),
+        Route("/page/follow", context.showing(follow)),
     ]
 
 
@@ -152,30 +174,6 @@ def _log(request: Request, found: Found) -> LogWindow:
     return LogWindow(directory, role, given.get("text", "")[:200])
 
 
-def _values(context: Context, request: Request, found: Found) -> dict[str, Any]:
-    given = request.query_params
-    curves = context.curves.of(found)[1]
-    log = _log(request, found)
-    at = _float(given.get("at"))
-    window = log.last() if at is None else log.around(at)
-    charts = charts_of(curves, given.get("tag", "")[:200])
-    spec = found.spec
-    return {
-        **_now(context, request, found),
-        "spec": spec,
-        "arguments": {} if spec is None else texts.arguments_of(spec.arguments, spec.secret_arguments),
-        "charts": charts[:_MOST_CHARTS],
-        "hidden_charts": max(0, len(charts) - _MOST_CHARTS),
-        "tag": given.get("tag", "")[:200],
-        "log": log,
-        "roles": log.roles() if log.directory else [],
-        "window": window,
-        "at": at,
-        "mark": None if at is None else next((n for n, one in enumerate(window.lines) if one.time >= at - 0.01), None),
-        "clean": texts.clean,
-    }
-
-
 def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     """Return what changes while a job runs: its state, the lanes, and where the time went."""
     trial = found.trial
@@ -188,7 +186,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     marks = _marks(found, curves)
     axis = _axis(request, found, lanes, marks, curves, now)
     restarts = sorted((one for lane in lanes for one in lane.restarts), key=lambda one: one.time)
-    spent = spent_by(runs)
+    spent, processes = spent_by(runs)
     total = sum(spent.values())
     return {
         "found": found,
@@ -206,7 +204,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
         "restarts_sentence": restarts_sentence(restarts),
         "waits": _waits(lanes),
         "parts": [(part, secs / total) for part, secs in spent.items() if total and secs / total > 0.002],
-        "time_sentence": time_sentence(spent, _processes(runs)),
+        "time_sentence": time_sentence(spent, processes),
         "advice": texts.clean(advice(runs)),
         "events": [one for one in events if one.reason or one.kind not in ("started", "exited")][-_MOST_EVENTS:][::-1],
         "zoom": lambda low, high: link(request, "job", id=found.id, **{"from": f"{low:.3f}", "to": f"{high:.3f}"}),
@@ -238,10 +236,6 @@ def advice(runs: Sequence[Run]) -> str:
     return ""
 
 
-def _processes(runs: Iterable[Run]) -> int:
-    return len({run.role for run in runs if run.role.rpartition("-")[0] not in ("ps", "evaluator")})
-
-
 def _waits(lanes: Sequence[Lane]) -> list[tuple[str, Segment]]:
     """Return the ten longest waits."""
     waits = [(lane.role, one) for lane in lanes for one in lane.segments if one.state == "waiting"]
@@ -258,7 +252,7 @@ def _axis(
         spans = [(one.time, one.time) for one in marks] or [(now - 1, now)]
     first, last = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
     last = max(last, first + 1)
-    low, high = (_float(request.query_params.get(name)) for name in ("from", "to"))
+    low, high = (texts.real(request.query_params.get(name)) for name in ("from", "to"))
     low, high = max(first, first if low is None else low), min(last, last if high is None else high)
     return Axis(low, high, first, last) if high - low > 1e-3 else Axis(first, last, first, last)
 
@@ -302,14 +296,6 @@ def _apart(marks: Iterable[Mark], axis: Axis) -> list[Mark]:
             shown.append(mark)
             last[mark.kind] = mark.time
     return shown
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        return None
-    return value if 0 <= value < 1e11 else None
 
 
 def restarts_sentence(restarts: Sequence[Any]) -> str:

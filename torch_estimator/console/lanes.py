@@ -19,12 +19,11 @@ from torch_estimator.console.texts import clean, span
 from torch_estimator.jobs.directory import FINAL, JobEvent
 from torch_estimator.launch.job import describe_status
 
-COLUMNS = 800
-"""Most segments of a lane that are drawn."""
-
 AWAY, PAUSED = "away", "paused"
 """States of a role between the end of a process and the next one; a trial of a study is paused."""
 
+# Most segments of a lane that are drawn.
+_COLUMNS = 800
 # An event of the launcher that comes later than this after a process was last seen is not about its end.
 _EXIT_SECS = 15.0
 # A process that has written so recently is alive.
@@ -265,9 +264,9 @@ def _times_of_steps(runs: Iterable[Run]) -> list[tuple[int, float]]:
     return sorted(found.items())
 
 
-def drawn(segments: Sequence[Segment], low: float, high: float, columns: int = COLUMNS) -> list[Segment]:
+def drawn(segments: Sequence[Segment], low: float, high: float) -> list[Segment]:
     """Return what a lane shows between two times: segments narrower than a column become one, of its longest state."""
-    width = (high - low) / columns
+    width = (high - low) / _COLUMNS
     shown: list[Segment] = []
     secs: dict[str, float] = defaultdict(float)
     begun, alone = low, ""
@@ -303,10 +302,12 @@ def drawn(segments: Sequence[Segment], low: float, high: float, columns: int = C
     return shown
 
 
-def spent_by(runs: Iterable[Run]) -> dict[str, float]:
-    """Return the seconds that the training processes of a job have spent, by part."""
-    last = [run.spent[-1] for run in runs if run.spent and run.role.rpartition("-")[0] not in ("ps", "evaluator")]
-    return {part: sum(getattr(one, part) for one in last) for part in PARTS}
+def spent_by(runs: Iterable[Run]) -> tuple[dict[str, float], int]:
+    """Return the seconds that the training processes of a job have spent, by part, and how many roles train."""
+    trainers = [run for run in runs if run.role.rpartition("-")[0] not in ("ps", "evaluator")]
+    last = [run.spent[-1] for run in trainers if run.spent]
+    spent = {part: sum(getattr(one, part) for one in last) for part in PARTS}
+    return spent, len({run.role for run in trainers})
 
 
 _WORDS = {

@@ -75,18 +75,18 @@ class LogWindow:
         # Only a search misses something if it gives up.
         return Window(_by_time(lines)[-count:], _cursor(ends), is_partial and bool(self.text))
 
-    def around(self, time: float, count: int = MOST_LINES) -> Window:
+    def around(self, time: float) -> Window:
         """Return the lines before and after a time."""
         before: list[Line] = []
         after: list[Line] = []
         for name, size in self._newest(self._sizes()):
             place = self._place_of(name, size, time)
-            before += self._before(name, place, count // 2)[0]
+            before += self._before(name, place, MOST_LINES // 2)[0]
             data = files.read_part(files.join(self.directory, name), place, min(size, place + 4 * _BLOCK))
             after += self._matching(name, data, is_first=True)
-        return Window([*_by_time(before)[-count // 2 :], *_by_time(after)[: count // 2]])
+        return Window([*_by_time(before)[-MOST_LINES // 2 :], *_by_time(after)[: MOST_LINES // 2]])
 
-    def since(self, cursor: str, count: int = MOST_LINES) -> Window:
+    def since(self, cursor: str) -> Window:
         """Return what was written since a cursor."""
         known, sizes, lines = _positions(cursor), self._sizes(), []
         ends = {}
@@ -102,7 +102,7 @@ class LogWindow:
             end = data.rfind(b"\n") + 1 or (len(data) if start > position else 0)
             lines += self._matching(name, data[:end], is_first=start == position)
             ends[name] = start + end
-        return Window(_by_time(lines)[-count:], _cursor(ends))
+        return Window(_by_time(lines)[-MOST_LINES:], _cursor(ends))
 
     def _sizes(self) -> dict[str, int]:
         return {name: size for name, size in _logs(self.directory).items() if self.role in ("", _role_of(name))}

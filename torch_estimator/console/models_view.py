@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 _MOST_VERSIONS = 10
 _MOST_CHANGES = 20
-_MOST_DEFAULTS = 100
 _MOST_METRICS = 3
 
 
@@ -58,9 +56,8 @@ def routes(context: Context) -> list[Route]:
         if context.sources.registry is not None:
             registry = Registry(context.sources.registry)
             try:
-                values["models"] = _names(registry)
-                names = [name for name, _ in values["models"]]
-                if name := given.get("model") or next(iter(names), ""):
+                values["models"] = registry.models()
+                if name := given.get("model") or next(iter(values["models"]), ""):
                     values |= _model(registry, provenance, name, given)
             except RegistryError as error:
                 if given.get("model") and not values["problem"]:
@@ -91,18 +88,6 @@ def routes(context: Context) -> list[Route]:
         Route("/page/models", context.showing(show)),
         Route("/page/models/default", context.changing(set_default), methods=["POST"]),
     ]
-
-
-def _names(registry: Registry) -> list[tuple[str, int | None]]:
-    """Return the models and their defaults; those of a long list are left out."""
-    found: list[tuple[str, int | None]] = []
-    for place, name in enumerate(registry.models()):
-        default = None
-        if place < _MOST_DEFAULTS:
-            with contextlib.suppress(RegistryError):
-                default = registry.read_model(name).default
-        found.append((name, default))
-    return found
 
 
 def _model(registry: Registry, provenance: Provenance, name: str, given: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,15 +130,7 @@ class Sources:
             return ""
         known = self._reached.get(url)
         if known is None or time.monotonic() > known[0]:
-            problem = ""
-            try:
-                files.is_dir(url)
-            except Exception as error:
-                # The packages of object stores have errors of their own.
-                problem = (
-                    str(error) if isinstance(error, UserError) else f"{url} cannot be reached: {files.reason(error)}."
-                )
-            known = self._reached[url] = time.monotonic() + _REACHED_SECS, problem
+            known = self._reached[url] = time.monotonic() + _REACHED_SECS, _why_not(files.is_dir, url)
         return known[1]
 
     def _kept(self, key: str, secs: float, read: Any) -> list[Entry]:
@@ -258,19 +250,28 @@ def folder_of(spec: JobSpec, jobs: str) -> str:
 
 def problem_of(url: str | None, option: str) -> str:
     """Return what is wrong with a directory, in a sentence; empty if it can be listed."""
-    if url is None:
-        return ""
+    why = "" if url is None else _why_not(_look_into, url)
+    return f"{why} {option} names another directory." if why else ""
+
+
+def _look_into(url: str) -> None:
+    if files.is_local(url):
+        os.scandir(url).close()
+    elif not files.is_dir(url) and not files.listdir(url):
+        raise InvalidValueError(f"{url} does not exist, or nothing is in it.")
+
+
+def _why_not(use: Callable[[str], object], url: str) -> str:
+    """Return why a directory cannot be used, in a sentence; empty if it can."""
     try:
-        if files.is_local(url):
-            os.scandir(url).close()
-        elif not files.is_dir(url) and not files.listdir(url):
-            return f"{url} does not exist, or nothing is in it; {option} names another directory."
-    except (OSError, InvalidValueError, ValueError) as error:
-        why = str(error) if isinstance(error, UserError) else f"{url} cannot be read: {files.reason(error)}."
-        return f"{why} {option} names another directory."
+        use(url)
+    except UserError as error:
+        return str(error)
+    except (OSError, ValueError) as error:
+        return f"{url} cannot be read: {files.reason(error)}."
     except Exception as error:
         # The packages of object stores have errors of their own.
-        return f"{url} cannot be reached: {files.reason(error)}. {option} names another directory."
+        return f"{url} cannot be reached: {files.reason(error)}."
     return ""
 
 

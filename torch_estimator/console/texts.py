@@ -140,6 +140,15 @@ def clock(secs: float | None) -> str:
         return NOTHING
 
 
+def real(text: str | None) -> float | None:
+    """Return the number that a text of an address is; None where it is none, or one of no time and no step."""
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return None
+    return value if abs(value) < 1e15 else None
+
+
 def whole(text: str | None, otherwise: int) -> int:
     """Return the whole number that a text of an address is; `otherwise` where it is none."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 15 else otherwise
