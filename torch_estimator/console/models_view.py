@@ -22,7 +22,7 @@ from torch_estimator.web.site import link
 if TYPE_CHECKING:
     from torch_estimator.console.app import Context
 
-_MOST_VERSIONS = 10
+_MOST_VERSIONS = 50
 _MOST_CHANGES = 20
 _MOST_METRICS = 3
 
@@ -72,7 +72,6 @@ def routes(context: Context) -> list[Route]:
             server=traffic.server,
             load=traffic.load(),
             switched=texts.whole(given.get("to"), 0),
-            all=given.get("all") == "1",
             job_state=_job_state(context, values["row"]),
             texts=texts,
         )
@@ -95,11 +94,7 @@ def _model(registry: Registry, provenance: Provenance, name: str, given: Mapping
     numbers = sorted(registry.versions(name), reverse=True)
     chosen = texts.whole(given.get("version"), 0) or texts.whole(given.get("to"), 0) or state.default
     in_use = {state.default, chosen, *state.labels.values()}
-    listed = [
-        number
-        for place, number in enumerate(numbers)
-        if given.get("all") == "1" or place < _MOST_VERSIONS or number in in_use
-    ]
+    listed = [number for place, number in enumerate(numbers) if place < _MOST_VERSIONS or number in in_use]
     rows = [_row(registry, provenance, name, number, state.labels) for number in listed]
     row = next((one for one in rows if one.number == chosen), None)
     if row is None and given.get("version"):

@@ -78,19 +78,21 @@ def coordinates(trials: Sequence[Trial], study: Study, best: Trial | None) -> Co
     parameters = parameters_of(study.space)
     between = (WIDTH - 2 * _SIDE) / len(parameters)
     xs = [_SIDE + between * place for place in range(len(parameters) + 1)]
-    scale = _Scale.of([one.value for one in there if one.value is not None], study)
+    metric = _metric_axis([one.value for one in there if one.value is not None])
     most = max(4, min(_MOST_CHARACTERS, int(between / _CHARACTER) - 1))
     axes = [
         (x, _cut(name, most), _ticks(parameter, most))
         for x, (name, parameter) in zip(xs, parameters.items(), strict=False)
     ]
-    axes.append((xs[-1], _cut(study.metric, most), scale.ticks()))
+    halves = dict.fromkeys(metric.at(part) for part in (0.0, 0.5, 1.0))
+    ticks = [(_metric_y(metric, half, study), texts.number(2 * half)) for half in halves]
+    axes.append((xs[-1], _cut(study.metric, most), ticks))
     good = max(1, len(there) // _GOOD_PART)
     lines = []
     for place, one in enumerate(there):
         kind = "best" if one is best else "good" if len(there) - place <= good else "rest"
         places = [(x, _y(parameter, one)) for x, parameter in zip(xs, parameters.values(), strict=False)]
-        places.append((xs[-1], scale.y(one.value or 0.0)))
+        places.append((xs[-1], _metric_y(metric, (one.value or 0.0) / 2, study)))
         # A parameter that does not exist for the trial is passed by.
         path = " ".join(f"{x:.0f},{y:.1f}" for x, y in places if y is not None)
         said = ", ".join(f"{name} {value}" for name, value in one.parameters.items())
@@ -133,28 +135,14 @@ def _ticks(parameter: Parameter, most: int) -> list[Tick]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """The axis of the metric, with its best value at the top."""
+def _metric_axis(values: Sequence[float]) -> Axis:
+    """Return the axis of half the metric, since the differences of huge values overflow."""
+    finite = [value / 2 for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    return Axis(low=low, high=high, is_log=low > 0 and high > _SPREAD * low)
 
-    low: float
-    high: float
-    is_log: bool
-    is_high_best: bool
 
-    @classmethod
-    def of(cls, values: Sequence[float], study: Study) -> _Scale:
-        finite = [value for value in values if math.isfinite(value)] or [0.0]
-        low, high = min(finite), max(finite)
-        return cls(low, high, low > 0 and high > _SPREAD * low, study.goal == "MAXIMIZE")
-
-    def y(self, value: float) -> float:
-        if not math.isfinite(value):
-            return _at(0.0)
-        # The differences of huge values overflow.
-        part = _part(Axis(low=self.low / 2, high=self.high / 2, is_log=self.is_log), value / 2)
-        return _at(part if self.is_high_best else 1 - part)
-
-    def ticks(self) -> list[Tick]:
-        middle = math.sqrt(self.low * self.high) if self.is_log else self.low / 2 + self.high / 2
-        return [(self.y(value), texts.number(value)) for value in dict.fromkeys((self.low, middle, self.high))]
+def _metric_y(axis: Axis, half: float, study: Study) -> float:
+    """Return the place of half the metric; the best one is at the top."""
+    part = _part(axis, half) if math.isfinite(half) else None
+    return _at(0.0 if part is None else part if study.goal == "MAXIMIZE" else 1 - part)

@@ -58,21 +58,6 @@
     }
   }
 
-  // A search is answered while it is written.
-  for (const form of document.querySelectorAll("form[data-live]")) {
-    let waiting;
-    form.addEventListener("input", () => {
-      clearTimeout(waiting);
-      waiting = setTimeout(() => {
-        const address = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
-        history.replaceState(null, "", address);
-        const list = document.getElementById(form.dataset.live);
-        list.dataset.here = address;
-        refresh(list.id).catch(() => {});
-      }, 150);
-    });
-  }
-
   // Charts.
 
   const curves = document.getElementById("curves");
