@@ -9,8 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_estimator.console import texts
-from torch_estimator.console.charts import MOST_RUNS, charts_of
-from torch_estimator.console.curves import Curve
+from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, charts_of
 from torch_estimator.console.sources import Found
 from torch_estimator.web.access import Access
 from torch_estimator.web.errors import RequestError
@@ -18,7 +17,6 @@ from torch_estimator.web.errors import RequestError
 if TYPE_CHECKING:
     from torch_estimator.console.app import Context
 
-_MOST_CHARTS = 200
 _MOST_FOUND = 12
 
 
@@ -56,7 +54,7 @@ def routes(context: Context) -> list[Route]:
             search=search,
             rows=differing,
             same=len(rows) - len(differing),
-            charts=charts[:_MOST_CHARTS],
+            charts=charts[:MOST_CHARTS],
             tag=text,
             by="time" if given.get("by") == "time" else "step",
             clean=texts.clean,

@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,18 @@ import numpy.typing as npt
 
 from torch_estimator import files
 from torch_estimator.activity import timeline
-from torch_estimator.console.rows import changed_at
+from torch_estimator.console.rows import changed_at, preferred
 from torch_estimator.console.sources import Found, folders_with_events, main_folder
+from torch_estimator.console.texts import clean, number
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import JobEvent
 from torch_estimator.summary.scalar_reader import Points, ScalarReader
+
+MOST_RUNS = 12
+"""Most runs that are compared."""
+
+MOST_CHARTS = 200
+"""Most charts of a page."""
 
 _MOST_BYTES = 48 * 2**20
 # The timelines of a job with 8 roles take a megabyte or two, and are not counted.
@@ -138,6 +146,40 @@ class Curves:
             }
             run.version += 1
         run.read_at = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Curves of one tag, of the training and of evaluations: their names, and their last values as text."""
+
+    title: str
+    names: tuple[str, ...]
+    last: str
+
+
+def charts_of(curves: Mapping[str, Curve], text: str = "") -> list[Chart]:
+    """Return the charts of a run, those that say most first; with a text, those whose title has it."""
+    by_tag: dict[str, list[str]] = {}
+    for name, curve in curves.items():
+        by_tag.setdefault(curve.tag, []).append(name)
+    first = preferred(by_tag)
+    best = None if first is None else first[0]
+    order = sorted(by_tag, key=lambda tag: (tag != "loss", tag != best, tag == "global_step/sec", tag))
+    charts = []
+    for tag in order:
+        names = sorted(by_tag[tag], key=lambda name: (bool(curves[name].place), name))
+        shown = [curves[name] for name in names[:4]]
+        last = ", ".join(f"{label_of(one)} {number(float(one.points.values[-1]))}" for one in shown)
+        title = clean(tag, 120)
+        if text.lower() in title.lower():
+            charts.append(Chart(title, tuple(names), last))
+    return charts
+
+
+def label_of(curve: Curve) -> str:
+    """Return what a curve is called in its chart."""
+    usual = {"": "training", "train": "training", "eval": "evaluation"}
+    return usual.get(curve.place) or clean(curve.place.removeprefix("eval_"), 60)
 
 
 def reduced(x: _Numbers, y: _Numbers, buckets: int) -> tuple[_Numbers, _Numbers]:

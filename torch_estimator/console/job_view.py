@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,8 +19,7 @@ from starlette.routing import Route
 from torch_estimator import files
 from torch_estimator.activity.timeline import Run
 from torch_estimator.console import texts
-from torch_estimator.console.charts import charts_of, points_of
-from torch_estimator.console.curves import Curve
+from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, between, charts_of, label_of, reduced
 from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, pauses_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, main_folder
@@ -38,7 +38,8 @@ from torch_estimator.web.site import link
 if TYPE_CHECKING:
     from torch_estimator.console.app import Context
 
-_MOST_CHARTS = 200
+_MOST_SERIES = 60
+_MOST_POINTS = 2000
 _MOST_MARKS = 400
 _MOST_EVENTS = 200
 # A mark that is nearer to the last one than this part of the axis would cover it.
@@ -107,8 +108,8 @@ def routes(context: Context) -> list[Route]:
             **_now(context, request, found),
             spec=spec,
             arguments={} if spec is None else texts.arguments_of(spec.arguments, spec.secret_arguments),
-            charts=charts[:_MOST_CHARTS],
-            hidden_charts=max(0, len(charts) - _MOST_CHARTS),
+            charts=charts[:MOST_CHARTS],
+            hidden_charts=max(0, len(charts) - MOST_CHARTS),
             tag=given.get("tag", "")[:200],
             log=log,
             roles=log.roles(),
@@ -123,15 +124,29 @@ def routes(context: Context) -> list[Route]:
         return context.site.page(request, access, "now.html", **_now(context, request, found))
 
     def points(request: Request, access: Access) -> Response:
-        return points_of(context, request)
+        """Answer with points of curves: ``id=…&name=…&by=step|time&from=…&to=…&points=…``, ids and names may repeat."""
+        given = request.query_params
+        by = "step" if given.get("by") == "step" else "time"
+        low, high = texts.real(given.get("from")), texts.real(given.get("to"))
+        buckets = min(_MOST_POINTS, max(10, texts.whole(given.get("points"), 500)))
+        series: list[dict[str, Any]] = []
+        version = 0
+        for id in list(dict.fromkeys(given.getlist("id")))[:MOST_RUNS]:
+            changed, there = context.curves.of(context.sources.find(id))
+            version += changed
+            names = [name for name in given.getlist("name") if name in there][: _MOST_SERIES - len(series)]
+            for curve in (there[name] for name in names):
+                x, y = reduced(*between(curve.points, by, low, high), buckets)
+                # JSON has no infinities, and a chart no place for them; NaN becomes null.
+                series.append({"id": id, "label": label_of(curve), "x": x, "y": np.where(np.isfinite(y), y, np.nan)})
+        return _json({"series": series, "version": version})
 
     def follow(request: Request, access: Access) -> Response:
         """Answer with the lines since a cursor, and a number that grows with the curves."""
         found = context.sources.find(request.query_params.get("id", ""))
         window = _log(request, found).since(request.query_params.get("cursor", ""))
         lines = [[texts.clock(one.time)[11:], one.role, one.text, one.level] for one in window.lines]
-        content = {"lines": lines, "cursor": window.cursor, "curves": context.curves.of(found)[0]}
-        return Response(orjson.dumps(content), media_type="application/json")
+        return _json({"lines": lines, "cursor": window.cursor, "curves": context.curves.of(found)[0]})
 
     def change(request: Request, form: Mapping[str, str]) -> str:
         id = form.get("id", "")
@@ -149,6 +164,10 @@ def routes(context: Context) -> list[Route]:
         Route("/page/points", context.showing(points)),
         Route("/page/follow", context.showing(follow)),
     ]
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 
 def _change(job: JobDirectory, spec: JobSpec, action: str) -> None:

@@ -58,6 +58,21 @@
     }
   }
 
+  // A search is answered while it is written.
+  for (const form of document.querySelectorAll("form[data-live]")) {
+    let waiting;
+    form.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => {
+        const address = `${form.getAttribute("action")}?${new URLSearchParams(new FormData(form))}`;
+        history.replaceState(null, "", address);
+        const list = document.getElementById(form.dataset.live);
+        list.dataset.here = address;
+        refresh(list.id).catch(() => {});
+      }, 150);
+    });
+  }
+
   // Charts.
 
   const curves = document.getElementById("curves");
@@ -184,16 +199,8 @@
       const chart = charts.get(one.target);
       chart.isSeen = one.isIntersecting;
       if (chart.isSeen && chart.isOld) load(chart);
-      // A thousand canvases would take gigabytes.
-      if (!chart.isSeen && chart.drawn && !isNear(one)) {
-        chart.drawn.destroy();
-        chart.drawn = null;
-        chart.isOld = true;
-      }
     }
   }, { rootMargin: "150px 0px" });
-
-  const isNear = (seen) => Math.abs(seen.boundingClientRect.top) < 5 * innerHeight;
 
   function newCurves() {
     for (const chart of charts.values()) {
