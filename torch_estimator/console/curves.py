@@ -33,7 +33,7 @@ MOST_CHARTS = 200
 
 _MOST_BYTES = 48 * 2**20
 # The timelines of a job with 8 roles take a megabyte or two, and are not counted.
-_MOST_RUNS = 24
+_MOST_KEPT = 24
 _READ_SECS = 0.5
 _LOOK_SECS = 5.0
 
@@ -110,7 +110,7 @@ class Curves:
         with self._lock:
             run = self._runs.setdefault(f"{found.id} {found.folder}", _Run())
             self._runs.move_to_end(f"{found.id} {found.folder}")
-            if len(self._runs) > _MOST_RUNS:
+            if len(self._runs) > _MOST_KEPT:
                 self._runs.popitem(last=False)
             return run
 
