@@ -21,7 +21,7 @@ _MOST_SECS = 0.8
 _FRESH_SECS = 1.0
 # A job that is over changes only if somebody resumes it, which the time of a directory tells.
 _OVER_SECS = 5.0
-_PASS_SECS = 10.0
+_FIRST_PASS_SECS, _PASS_SECS = 1.0, 10.0
 # Asking Slurm or Ray starts a process.
 _ASK_SECS = 20.0
 
@@ -110,6 +110,8 @@ class Index:
         return said
 
     def _run(self) -> None:
+        # The first visitor often waits for the start already.
+        self._ends.wait(_FIRST_PASS_SECS)
         while not self._ends.is_set():
             entries = self._sources.entries()
             there = {one.id for one in entries}

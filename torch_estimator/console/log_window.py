@@ -75,6 +75,15 @@ class LogWindow:
         # Only a search misses something if it gives up.
         return Window(_by_time(lines)[-count:], _cursor(ends), is_partial and bool(self.text))
 
+    def last_time(self) -> float:
+        """Return when the last line was written, in seconds since 1970; 0 if that is not known."""
+        times = [0.0]
+        for name, size in self._newest(self._sizes()):
+            data = files.read_part(files.join(self.directory, name), max(0, size - _LINE_BYTES), size)
+            found = (_TIME.match(line) for line in reversed(data.split(b"\n")))
+            times += [_seconds(match[1]) for match in found if match is not None][:1]
+        return max(times)
+
     def around(self, time: float) -> Window:
         """Return the lines before and after a time."""
         before: list[Line] = []

@@ -123,9 +123,10 @@ def _read_job(row: Row, job: JobDirectory, spec: JobSpec, ended: Ended, seen: fl
 def _silent_since(job: JobDirectory, status: Status, seen: float) -> float | None:
     """Return when a job that should run was last written to, if that is long ago and its launcher is not seen."""
     launched = job.launched()
-    is_seen = launched is not None and launched.pid is not None and not status.host
-    last = max(seen, status.since, *(line.time for line in LogWindow(job.logs).last(1).lines))
-    return None if is_seen or time.time() - last < _RECENT_SECS else last
+    if launched is not None and launched.pid is not None and not status.host:
+        return None
+    last = max(seen, status.since, LogWindow(job.logs).last_time())
+    return None if time.time() - last < _RECENT_SECS else last
 
 
 def _read_output(row: Row, found: Found) -> float:
