@@ -207,8 +207,8 @@ def read_chunks(path: PathLike) -> Iterator[bytes]:
             yield chunk
 
 
-def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write `chunks` in order into the file `path`; a local file is synced to the disk.
+def write_file(path: PathLike, chunks: Iterable[bytes | memoryview], *, synced: bool = True) -> None:
+    """Write `chunks` in order into the file `path`; a local file is synced to the disk unless told otherwise.
 
     Readers can see the unfinished file. Write into a directory that has no readers yet, or use `write_atomic`.
     """
@@ -216,8 +216,9 @@ def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
         with open(as_url(path), "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         return
     filesystem, key = _remote(path)
     with filesystem.open(key, "wb") as file:
@@ -225,19 +226,21 @@ def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
             file.write(chunk)
 
 
-def write_atomic(path: PathLike, data: bytes | Iterable[bytes]) -> None:
+def write_atomic(path: PathLike, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
     """Replace the content of the file `path` so that readers see either the old content or the new one.
 
     A local file is written under a temporary name, synced and renamed. An object store replaces an object atomically;
-    for it the parts of `data` are collected in memory.
+    for it the parts of `data` are collected in memory. A local file that is not `synced` may be lost in a power cut.
+    Its writer does not wait for checkpoints that are written to the same disk.
     """
     if not is_local(path):
         filesystem, key = _remote(path)
         filesystem.pipe_file(key, data if isinstance(data, bytes) else b"".join(data))
         return
-    with _temporary(path, [data] if isinstance(data, bytes) else data) as temporary:
+    with _temporary(path, [data] if isinstance(data, bytes) else data, synced=synced) as temporary:
         os.replace(temporary, as_url(path))
-    sync_dir(parent(path))
+    if synced:
+        sync_dir(parent(path))
 
 
 def create(path: PathLike, data: bytes) -> bool:
@@ -308,13 +311,13 @@ def remove_tree(path: PathLike) -> None:
 
 
 @contextlib.contextmanager
-def _temporary(path: PathLike, data: Iterable[bytes]) -> Iterator[str]:
-    """Write a synced local file beside `path`; give its path, and remove it if the body leaves it there."""
+def _temporary(path: PathLike, data: Iterable[bytes], *, synced: bool = True) -> Iterator[str]:
+    """Write a local file beside `path`; give its path, and remove it if the body leaves it there."""
     final = as_url(path)
     name = f"{TEMPORARY_PREFIX}{basename(final)}-{os.getpid()}-{threading.get_ident()}"
     temporary = os.path.join(os.path.dirname(final), name)
     try:
-        write_file(temporary, data)
+        write_file(temporary, data, synced=synced)
         yield temporary
     finally:
         with contextlib.suppress(OSError):

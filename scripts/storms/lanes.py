@@ -108,7 +108,7 @@ def _off(trial: Trial, runs: list[Run], kill: _Kill, waiter: str) -> float:
             if run.role == waiter and kill.role in change.waits_for:
                 waited += max(0.0, min(following.time, end) - max(change.time, begin))
     if 0 < secs < LONG_SECS and not waited:
-        return 0.0  # A wait that is as short is no state of its own.
+        return 0.0  # The recorder does not write a wait that is so short.
     if not secs or not waited:
         raise StormError(f"{trial.name}: {waiter} is not said to have waited for {kill.role}, or took no step since.")
     return abs(waited - secs) / secs

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.activity.state import STATE
-from torch_estimator.activity.writer import Writer, replace_file
+from torch_estimator.activity.writer import Writer
 from torch_estimator.runs.state_file import StateFile, encoded
 
 FILE = "TORCH_ESTIMATOR_ACTIVITY"
@@ -111,7 +111,8 @@ class _Writer(Writer):
         self._writes += 1
         idle_secs = self._unchanged.look((STATE.changes, word, waits_for, progress))
         record = Record(doing=word, waits_for=waits_for, progress=progress, idle_secs=idle_secs, writes=self._writes)
-        replace_file(self._path, encoded(record))
+        # A sync would wait for checkpoints on the same disk.
+        files.write_atomic(self._path, encoded(record), synced=False)
 
     def end(self) -> None:
         """Remove the record before Python stops its threads: the rest of the exit may take long on a busy machine."""

@@ -21,7 +21,7 @@ from typing import Any
 from torch_estimator import files
 from torch_estimator.activity.state import LONG_SECS, STATE, WAITING, Moment
 from torch_estimator.activity.timeline import ENDED, FOLDER, HEAD_BYTES, NAME, Change, Spent
-from torch_estimator.activity.writer import Writer, replace_file
+from torch_estimator.activity.writer import Writer
 from torch_estimator.cluster.task import REPLICA, Task, role_of
 from torch_estimator.errors import RESTART_ME
 
@@ -182,7 +182,7 @@ class TimelineFile:
                 self._lines = _thinned(self._lines)
             files.makedirs(files.parent(self.path))
             # Readers must not see a part of the first line.
-            replace_file(self.path, first + _encoded(self._lines))
+            files.write_atomic(self.path, first + _encoded(self._lines), synced=False)
         self._is_begun = True
 
 

@@ -44,7 +44,7 @@ class Doing(NamedTuple):
 
 
 class State:
-    """The state of this process. Its main thread, the first one that does something, changes it; writers read it.
+    """The state of this process. The first thread that does something is its main thread, which changes it.
 
     Attributes:
         changes: How often it has changed.

@@ -76,7 +76,7 @@ def prometheus_text(statuses: Sequence[RoleStatus]) -> str:
     add("last_step_timestamp_seconds", changed, lambda one: {"": one.run.last_step})
     seen = "When the process wrote its state for the last time."
     add("last_seen_timestamp_seconds", seen, lambda one: {"": one.run.last_seen})
-    add("restarts", "Processes before this one that did not end well.", lambda one: {"": one.restarts})
+    add("restarts", "How often the role was started again since it last ended well.", lambda one: {"": one.restarts})
     state = "What the role does, whom it waits for, and whether it is well, stalled, gone or failed."
     add("state", state, lambda one: {_state_labels(one): 1})
     spent = "How the time of the process was spent."

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 
-from torch_estimator import files
 from torch_estimator.activity.state import STATE
 
 # Changes that come one after the other are written together.
@@ -61,15 +59,3 @@ class Writer:
                 ends.wait(self.every_secs)
             elif not ends.is_set() and STATE.changed.wait(self.every_secs):
                 ends.wait(_GATHER_SECS)
-
-
-def replace_file(path: str, data: bytes) -> None:
-    """Replace a file atomically. A local one is not synced, since a sync waits for checkpoints on the same disk."""
-    if not files.is_local(path):
-        files.write_atomic(path, data)
-        return
-    path = files.as_url(path)
-    temporary = files.join(files.parent(path), f"{files.TEMPORARY_PREFIX}{files.basename(path)}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)

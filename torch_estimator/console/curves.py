@@ -158,7 +158,7 @@ class Chart:
 
 
 def charts_of(curves: Mapping[str, Curve], text: str = "") -> list[Chart]:
-    """Return the charts of a run, those that say most first; with a text, those whose title has it."""
+    """Return the charts of a run whose titles have a text. The charts that say most come first."""
     by_tag: dict[str, list[str]] = {}
     for name, curve in curves.items():
         by_tag.setdefault(curve.tag, []).append(name)
