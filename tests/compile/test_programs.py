@@ -165,7 +165,8 @@ def _ticking() -> Any:
 
     def run() -> None:
         while not ended.wait(0.0001):
-            TICKING["number"] += 0.001
+            # The golden ratio: its multiples come back to no earlier number, as those of 0.001 do once in 1,000.
+            TICKING["number"] += 0.6180339887498949
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
