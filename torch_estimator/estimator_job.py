@@ -169,7 +169,7 @@ class EstimatorJob:
         listeners: Sequence[CheckpointSaverListener],
     ) -> TrainingResult:
         with seeded(self.config.random_seed):
-            training.build_model(moved=session.moves_module)
+            training.build_model(moved=session.moves_module, on_servers=session.has_servers)
             session.begin(training)
             training.open_input(input_fn)
             self._running.training, self._running.session = training, session

@@ -12,9 +12,10 @@ import errno
 import inspect
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
@@ -224,6 +225,37 @@ def write_file(path: PathLike, chunks: Iterable[bytes | memoryview], *, synced: 
     with filesystem.open(key, "wb") as file:
         for chunk in chunks:
             file.write(chunk)
+
+
+@contextlib.contextmanager
+def opened_to_write(path: PathLike) -> Iterator[IO[bytes]]:
+    """Open a file to write it in pieces; a local one is synced to the disk at the end. See `write_file`."""
+    if is_local(path):
+        with open(as_url(path), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        return
+    filesystem, key = _remote(path)
+    with filesystem.open(key, "wb") as file:
+        yield file
+
+
+class LocalCopy:
+    """A file that can be mapped into memory: the file itself, or a copy of a remote one, which is gone with this object.
+
+    `path` is the path of it.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = as_url(path)
+        self._copy = None
+        if not is_local(path):
+            self._copy = tempfile.NamedTemporaryFile(prefix="torch-estimator-")  # noqa: SIM115
+            self.path = self._copy.name
+            for chunk in read_chunks(path):
+                self._copy.write(chunk)
+            self._copy.flush()
 
 
 def write_atomic(path: PathLike, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:

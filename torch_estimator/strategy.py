@@ -17,7 +17,7 @@ The training loop, the checkpoints and the configuration depend on these two cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,7 @@ from torch_estimator.cluster.task import Task
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torch_estimator.checkpoint.row_file import RowFileName
     from torch_estimator.data.dataset import Dataset
     from torch_estimator.hooks.hook import RunContext
     from torch_estimator.hooks.schedule import HookSchedule
@@ -83,23 +84,27 @@ class CheckpointContent:
     """Content of a checkpoint that is about to be written: parameters and buffers, optimizer state, and other state.
 
     JSON can represent the values of `state`. If several processes (`shards`) each write a part of the tensors,
-    `variables` and `slots` are the chief's part.
+    `variables` and `slots` are the chief's part. `row_files` waits for files with rows of large tables, which others
+    write into the directory of the checkpoint, and returns what they are.
     """
 
     variables: Mapping[str, Tensor]
     slots: Mapping[str, Tensor]
     state: Mapping[str, Any]
     shards: int = 1
+    row_files: Callable[[], Sequence[RowFileName]] | None = None
 
 
 class Session:
     """Base class of sessions. A session is one process's part of one training.
 
     `config` may differ from the program's settings if the strategy has forked this process. `moves_module` says whether
-    the module is moved to its device as soon as it is built; it is False if the session shards it.
+    the module is moved to its device as soon as it is built; it is False if the session shards it. `has_servers` says
+    whether parameter servers hold large tables.
     """
 
     moves_module = True
+    has_servers = False
 
     def __init__(self, config: RunConfig, task: Task) -> None:
         self.config = config

@@ -600,7 +600,7 @@ def test_messages_of_other_programs_and_versions_are_refused(served: Served) -> 
         told.append(stranger.recv_multipart()[1].decode())
     context.destroy(linger=0)
     assert "does not belong to a torch-estimator cluster" in told[0]
-    assert "another version of torch-estimator, whose messages are of version 9, not 3" in told[1]
+    assert "another version of torch-estimator, whose messages are of version 9, not 4" in told[1]
     served.start()
     assert served.pull()[0].step == 5
 

@@ -18,7 +18,8 @@ from torch_estimator.checkpoint.index import (
     prefix_of,
     read_index,
 )
-from torch_estimator.checkpoint.saved_tensors import SavedTensors, read_tensors, saved_shape
+from torch_estimator.checkpoint.row_file import RowFileName
+from torch_estimator.checkpoint.saved_tensors import RowTensors, SavedTensors, read_tensors, saved_shape
 from torch_estimator.errors import CheckpointError
 
 _MOST_NAMES = 5
@@ -29,7 +30,7 @@ class Checkpoint:
     """Content of a checkpoint.
 
     Tensors are on the CPU, and each is read when it is first used. `state` is everything that is not a tensor, as
-    parsed from JSON.
+    parsed from JSON. `shards` and `row_files` say in which files the tensors are.
     """
 
     path: str
@@ -37,6 +38,8 @@ class Checkpoint:
     variables: Mapping[str, torch.Tensor]
     slots: Mapping[str, torch.Tensor] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    shards: int = 0
+    row_files: tuple[RowFileName, ...] = ()
 
 
 def latest_checkpoint(model_dir: files.PathLike) -> str | None:
@@ -154,17 +157,26 @@ def _load_own(path: str) -> Checkpoint:
 
 def _load(path: str) -> Checkpoint:
     document = read_state(path)
+    row_files, shards = tuple(document["row_files"]), document["shards"]
     return Checkpoint(
         path=path,
         step=document["step"],
-        variables=_read_shards(path, VARIABLES_NAME, document["shards"]),
-        slots=_read_shards(path, SLOTS_NAME, document["shards"]),
+        variables=_read_files(path, VARIABLES_NAME, shards, row_files),
+        slots=_read_files(path, SLOTS_NAME, shards, row_files),
         state=document["state"],
+        shards=shards,
+        row_files=row_files,
     )
 
 
-def _read_shards(path: str, name: str, shards: int) -> Mapping[str, torch.Tensor]:
-    return SavedTensors([read_tensors(files.join(path, shard_name(name, shard, shards))) for shard in range(shards)])
+def _read_files(path: str, name: str, shards: int, row_files: Sequence[RowFileName]) -> Mapping[str, torch.Tensor]:
+    by_rows = [one for one in row_files if name.startswith(f"{one.kind}.")]
+    return SavedTensors(
+        [
+            *(read_tensors(files.join(path, shard_name(name, shard, shards))) for shard in range(shards)),
+            *(RowTensors(files.join(path, one.name), one.digest) for one in by_rows),
+        ]
+    )
 
 
 def check_compatible(

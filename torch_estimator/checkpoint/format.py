@@ -10,6 +10,10 @@ If several processes hold different rows of the variables, each process writes i
 ``variables-00001-of-00002.safetensors`` and so on. ``state.json`` contains their number, and the rows of a tensor that
 is in several files are concatenated in the order of the files. Any number of processes can read such a checkpoint.
 
+Parameter servers write their rows of large tables themselves, one file for the variables and one for each kind of state:
+``variables-of-ps-0.safetensors``, ``slots-0-of-ps-0.safetensors`` and so on (see `row_file`). ``state.json`` names
+these files.
+
 The file ``<model_dir>/checkpoint`` (see `index`) names the latest checkpoint and the others that are kept. Its paths
 are relative, so a model directory can be moved. Nothing is pickled: reading a checkpoint runs no code from it.
 
@@ -19,10 +23,11 @@ Checkpoints of versions before these checksums have none.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +35,7 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.checkpoint.index import INDEX_NAME, WrittenByTensorFlow, checkpoints_in
+from torch_estimator.checkpoint.row_file import DAMAGED_ADVICE, RowFileName
 from torch_estimator.errors import CheckpointError, InvalidTypeError
 from torch_estimator.json_text import parse_json
 
@@ -37,6 +43,8 @@ VARIABLES_NAME = "variables.safetensors"
 SLOTS_NAME = "slots.safetensors"
 STATE_NAME = "state.json"
 FORMAT = "torch_estimator.checkpoint/1"
+FORMAT_WITH_ROW_FILES = "torch_estimator.checkpoint/2"
+"""Format of a checkpoint with files that hold every n-th row of large tables, which earlier versions cannot read."""
 
 CHECKSUMS = "crc32"
 """Key in the metadata of a safetensors file: a CRC-32 in hexadecimal for each tensor, in the order of the header."""
@@ -59,8 +67,6 @@ DTYPE_NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-DAMAGED_ADVICE = "use an older checkpoint by naming it in 'checkpoint' of its model_dir"
 
 _STATE_CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"}\s*\Z')
 # Limit of the nesting in state.json. The input cursor nests by about one level for each stage of the input.
@@ -95,9 +101,17 @@ def checksum(name: str, entry: Mapping[str, Any], tensor: torch.Tensor) -> int:
     return zlib.crc32(as_bytes(tensor).data, zlib.crc32(json.dumps([name, entry["dtype"], entry["shape"]]).encode()))
 
 
-def state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
+def state_document(
+    step: int, state: Mapping[str, Any], shards: int, row_files: Sequence[RowFileName] = ()
+) -> bytes:
     """Return the content of ``state.json``: JSON that ends with a checksum of everything before it."""
-    content = {"format": FORMAT, "step": int(step), **({"shards": shards} if shards > 1 else {}), "state": dict(state)}
+    content = {
+        "format": FORMAT_WITH_ROW_FILES if row_files else FORMAT,
+        "step": int(step),
+        **({"shards": shards} if shards > 1 else {}),
+        **({"row_files": [dataclasses.asdict(one) for one in row_files]} if row_files else {}),
+        "state": dict(state),
+    }
     try:
         text = json.dumps(content).encode().removesuffix(b"}")
     except (TypeError, ValueError) as error:
@@ -105,8 +119,14 @@ def state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
     return text + b', "crc32": "%08x"}' % zlib.crc32(text)
 
 
+def with_row_files(document: bytes, row_files: Sequence[RowFileName]) -> bytes:
+    """Return the content of ``state.json`` with the names of files that hold rows of large tables."""
+    content = json.loads(document)
+    return state_document(content["step"], content["state"], content.get("shards", 1), row_files)
+
+
 def read_state(path: str) -> dict[str, Any]:
-    """Return the content of a checkpoint's ``state.json``, with ``step``, ``state`` and ``shards``."""
+    """Return the content of a checkpoint's ``state.json``, with ``step``, ``state``, ``shards`` and ``row_files``."""
     file = files.join(path, STATE_NAME)
     try:
         text = files.read_bytes(file)
@@ -124,7 +144,7 @@ def read_state(path: str) -> dict[str, Any]:
             f"{file} is damaged, or was edited: its checksum differs; {DAMAGED_ADVICE}, or remove the entry 'crc32' "
             "from a file that you have edited."
         )
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") not in (FORMAT, FORMAT_WITH_ROW_FILES):
         raise CheckpointError(f"{file} is not of the format {FORMAT!r}; another program or version wrote it.")
     step = document.get("step")
     if not isinstance(step, int) or not 0 <= step < 2**63 or not isinstance(document.get("state"), dict):
@@ -134,6 +154,10 @@ def read_state(path: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{file} is damaged: 'shards' must be a number of files, but is {shards!r}; {DAMAGED_ADVICE}."
         )
+    try:
+        document["row_files"] = [RowFileName(**one) for one in document.get("row_files", ())]
+    except TypeError as error:
+        raise CheckpointError(f"{file} is damaged: 'row_files' is not what it must be; {DAMAGED_ADVICE}.") from error
     return document
 
 

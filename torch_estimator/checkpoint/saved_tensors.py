@@ -1,22 +1,26 @@
 """Tensors in the files of a checkpoint. A tensor is read and compared with its checksum when it is first used.
 
-If several files hold rows of one tensor, the rows are concatenated.
+If several files hold rows of one tensor, the rows are concatenated, or interleaved if the files say so (`row_file`).
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import IO, Any, Protocol, runtime_checkable
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.checkpoint.format import CHECKSUMS, DAMAGED_ADVICE, checksum
+from torch_estimator.checkpoint.format import CHECKSUMS, checksum
+from torch_estimator.checkpoint.row_file import DAMAGED_ADVICE, RowFile, SavedRows
 from torch_estimator.errors import CheckpointError
 
 
@@ -28,7 +32,7 @@ class TensorFile(Mapping[str, Tensor]):
     """
 
     def __init__(self, path: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-        self._path, self._tensors, self._header = path, tensors, header
+        self.path, self._tensors, self._header = path, tensors, header
         sums = header.get("__metadata__", {}).get(CHECKSUMS)
         names = [name for name in header if name != "__metadata__"]
         self._unchecked = {} if sums is None else dict(zip(names, sums.split(" ") if sums else [], strict=True))
@@ -38,7 +42,7 @@ class TensorFile(Mapping[str, Tensor]):
         if name in self._unchecked:
             if f"{checksum(name, self._header[name], tensor):08x}" != self._unchecked[name]:
                 raise CheckpointError(
-                    f"{self._path} is damaged: the checksum of {name!r} differs; put back a good copy of the file, or "
+                    f"{self.path} is damaged: the checksum of {name!r} differs; put back a good copy of the file, or "
                     "use an older checkpoint by naming it in 'checkpoint' of its model_dir."
                 )
             del self._unchecked[name]
@@ -88,20 +92,53 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
     return dict(header)
 
 
+class RowTensors(Mapping[str, Tensor]):
+    """Tensors of a file with every n-th row of variables."""
+
+    def __init__(self, path: str, digest: int) -> None:
+        self.path, self.digest = path, digest
+        try:
+            self._copy = files.LocalCopy(path)
+        except FileNotFoundError as error:
+            raise CheckpointError(_incomplete(path)) from error
+        self.file = RowFile(self._copy.path, digest)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return torch.tensor(self.file[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.file)
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.file
+
+    def shape(self, name: str) -> list[int]:
+        """Return the shape of a tensor without reading it."""
+        return self.file.shape(name)
+
+
 class SavedTensors(Mapping[str, Tensor]):
     """Tensors of a checkpoint by name, whose rows may be spread over several files.
 
-    Rows are concatenated in the order of the files, each time a tensor is used, so that no second copy stays in memory.
+    Rows are joined each time a tensor is used, so that no second copy stays in memory.
     """
 
-    def __init__(self, files: Sequence[Mapping[str, Tensor]]) -> None:
+    def __init__(self, tensors: Sequence[Mapping[str, Tensor]]) -> None:
         self._files: dict[str, list[Mapping[str, Tensor]]] = {}
-        for file in files:
+        for file in tensors:
             for name in file:
                 self._files.setdefault(name, []).append(file)
 
     def __getitem__(self, name: str) -> Tensor:
-        pieces = [file[name] for file in self._files[name]]
+        files = self._files[name]
+        if isinstance(files[0], RowTensors):
+            whole = torch.empty(self.shape(name), dtype=_readable(files[0].file.rows(name, 0, 0)).dtype)
+            self.copy_into(whole, name)
+            return whole
+        pieces = [file[name] for file in files]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def __iter__(self) -> Iterator[str]:
@@ -113,6 +150,35 @@ class SavedTensors(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._files
 
+    def copy_into(self, target: Tensor, name: str) -> None:
+        """Copy a tensor into another one, `target`, without a second copy of it in memory."""
+        offset = 0
+        for file in self._files[name]:
+            if isinstance(file, RowTensors):
+                first, step = file.file.place(name)
+                for start, rows in file.file.blocks(name):
+                    begin = first + step * start
+                    target[begin : begin + step * len(rows) : step].copy_(_readable(rows))
+            elif len(self._files[name]) == 1:
+                target.copy_(file[name])
+            else:
+                rows_of_file = file[name]
+                target[offset : offset + len(rows_of_file)].copy_(rows_of_file)
+                offset += len(rows_of_file)
+
+    def files_of(self, name: str) -> list[SavedRows]:
+        """Return the files that hold rows of a tensor, with absolute paths, for another process to read them."""
+        found, offset = [], 0
+        for file in self._files[name]:
+            assert isinstance(file, RowTensors | TensorFile)
+            path = os.path.abspath(file.path) if files.is_local(file.path) else file.path
+            if isinstance(file, RowTensors):
+                found.append(SavedRows(path, name, 0, file.digest))
+            else:
+                found.append(SavedRows(path, name, offset))
+                offset += file.shape(name)[0]
+        return found
+
     def shape(self, name: str) -> list[int]:
         """Return the shape of a tensor without reading it."""
         first, *others = shapes = [saved_shape(file, name) for file in self._files[name]]
@@ -120,6 +186,8 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         """Return the rows ``start:stop`` of a tensor, reading only the files that contain them."""
+        if isinstance(self._files[name][0], RowTensors):
+            return self[name][start:stop]
         found, offset = [], 0
         for file in self._files[name]:
             rows = saved_shape(file, name)[0]
@@ -136,6 +204,13 @@ class SavedTensors(Mapping[str, Tensor]):
         return rest
 
 
+def _readable(rows: np.ndarray[Any, Any]) -> Tensor:
+    """Return an array that maps a file as a tensor; nobody may write to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(rows)
+
+
 @runtime_checkable
 class _KnowsShapes(Protocol):
     """Tensors in a file, whose shapes are known without reading them."""
@@ -147,6 +222,14 @@ class _KnowsShapes(Protocol):
 def saved_shape(saved: Mapping[str, Tensor], name: str) -> list[int]:
     """Return the shape of a saved tensor. A tensor in a file is not read for this."""
     return saved.shape(name) if isinstance(saved, _KnowsShapes) else list(saved[name].shape)
+
+
+def copy_into(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
+    """Copy a saved tensor into another one, `target`. One in several files is never in memory as a whole."""
+    if isinstance(saved, SavedTensors):
+        saved.copy_into(target, name)
+    else:
+        target.copy_(saved[name])
 
 
 def saved_rows(saved: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:

@@ -1,4 +1,7 @@
-"""Saving and loading of sharded tensors: DTensors of torch.distributed.fsdp, of which each process holds some rows."""
+"""Saving and loading of tensors that this process does not hold, or holds some rows of.
+
+These are DTensors of torch.distributed.fsdp, and large tables on parameter servers, which are on the device ``meta``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator.checkpoint.saved_tensors import saved_rows
+from torch_estimator.checkpoint.saved_tensors import copy_into, saved_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -27,9 +30,14 @@ def to_local(tensor: Any) -> Any:
 
 
 def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
-    """Copy a saved tensor into a model's tensor. If the model's tensor is sharded, copy only this process's rows."""
+    """Copy a saved tensor into a model's tensor. If the model's tensor is sharded, copy only this process's rows.
+
+    Nothing is copied for a tensor on parameter servers, which read the checkpoint themselves.
+    """
+    if target.is_meta:
+        return
     if not is_sharded(target):
-        target.copy_(saved[name])
+        copy_into(target, saved, name)
         return
     mesh: Any = target.device_mesh  # type: ignore[attr-defined]
     rows, local = len(target), to_local(target)
@@ -39,9 +47,14 @@ def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
 
 
 def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, Tensor]:
-    """Return the tensors that this process saves: its rows of sharded tensors and, on the chief, all other tensors."""
+    """Return the tensors that this process saves: its rows of sharded tensors and, on the chief, all other tensors.
+
+    Parameter servers save those that are on them.
+    """
     part: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        if tensor.is_meta:
+            continue
         if is_sharded(tensor) and not _is_by_rows(tensor):
             raise InvalidTypeError(
                 f"{name!r} is spread over the processes by {tensor.placements}, but only rows can be saved; "  # type: ignore[attr-defined]
@@ -54,7 +67,12 @@ def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, 
 
 
 def check_whole(tensor: object, use: str) -> None:
-    """Raise an error if a tensor is sharded; `use`, the subject of the message, needs the whole tensor."""
+    """Raise an error if this process does not hold a whole tensor; `use`, the subject of the message, needs it."""
+    if isinstance(tensor, Tensor) and tensor.is_meta:
+        raise InvalidValueError(
+            f"{use} needs whole variables, but large tables are on parameter servers; read them from checkpoints, with "
+            "Estimator.get_variable_value or by evaluating these."
+        )
     if is_sharded(tensor):
         raise InvalidValueError(
             f"{use} needs whole variables, but with FullyShardedStrategy each process holds a part of them; read them "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint
+from torch_estimator.checkpoint.saved_tensors import SavedTensors, saved_shape
 from torch_estimator.checkpoint.tensorflow import IMPORTED
 from torch_estimator.checkpoint.tensorflow_modules import as_in_torch
 from torch_estimator.checkpoint.variables import (
@@ -20,6 +21,7 @@ from torch_estimator.checkpoint.variables import (
     variable_owners,
 )
 from torch_estimator.errors import CheckpointError, InvalidValueError
+from torch_estimator.feature_column.table import Table
 from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
 logger = logging.getLogger("torch_estimator")
@@ -35,17 +37,41 @@ def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSet
     variables = _chosen(module, settings)
     renamed = settings.var_name_to_prev_var_name
     _check_present(variables, renamed, checkpoint)
+    on_servers = _tables_on_servers(module)
+    _check_shapes(
+        {name: one for name, one in variables.items() if name in on_servers},
+        {name: saved_shape(checkpoint.variables, renamed.get(name, name)) for name in variables if name in on_servers},
+        checkpoint,
+    )
     weights = {}
     owners = variable_owners(module) if IMPORTED in checkpoint.state else {}
     for name, variable in variables.items():
+        if name in on_servers:
+            if name in settings.var_name_to_vocab_info or not isinstance(checkpoint.variables, SavedTensors):
+                raise InvalidValueError(
+                    f"warm_start_from cannot take over {name!r} by words, or from TensorFlow, because parameter servers "
+                    "read this large table themselves; warm-start it in one process first, and from that here."
+                )
+            continue
         previous = as_in_torch(checkpoint.variables[renamed.get(name, name)], owners.get(name))
         info = settings.var_name_to_vocab_info.get(name)
         weights[name] = previous if info is None else _remap_rows(name, variable, previous, info)
-    _check_shapes(variables, weights, checkpoint)
+    _check_shapes(
+        {name: variables[name] for name in weights}, {name: one.shape for name, one in weights.items()}, checkpoint
+    )
     with torch.no_grad():
         for name, weight in weights.items():
             variables[name].copy_(weight)
-    return list(weights)
+    for name in variables.keys() & on_servers.keys():
+        assert isinstance(checkpoint.variables, SavedTensors)
+        on_servers[name].read_from[name] = checkpoint.variables.files_of(renamed.get(name, name))
+    return list(variables)
+
+
+def _tables_on_servers(module: nn.Module) -> dict[str, Table]:
+    """Return the tables that are on parameter servers, by the names of their variables."""
+    tables = [one for one in module.modules() if isinstance(one, Table) and one.weight.is_meta]
+    return {piece.name: table for table in tables for piece in table.pieces}
 
 
 def _chosen(module: nn.Module, settings: WarmStartSettings) -> dict[str, Tensor]:
@@ -90,11 +116,13 @@ def _check_present(variables: Mapping[str, Tensor], renamed: Mapping[str, str], 
         )
 
 
-def _check_shapes(variables: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+def _check_shapes(
+    variables: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], checkpoint: Checkpoint
+) -> None:
     differing = [
-        f"{name!r} ({list(weights[name].shape)} in the checkpoint, {list(variable.shape)} in the model)"
+        f"{name!r} ({list(shapes[name])} in the checkpoint, {list(variable.shape)} in the model)"
         for name, variable in variables.items()
-        if weights[name].shape != variable.shape
+        if list(shapes[name]) != list(variable.shape)
     ]
     if differing:
         plural = "" if len(differing) == 1 else "s"

@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch_estimator.checkpoint.format import (
     read_state,
     shard_name,
     state_document,
+    with_row_files,
 )
 from torch_estimator.checkpoint.index import (
     INDEX_NAME,
@@ -36,11 +37,16 @@ from torch_estimator.checkpoint.index import (
     write_index,
 )
 from torch_estimator.checkpoint.retention import RetentionPolicy, SavedCheckpoint
+from torch_estimator.checkpoint.row_file import RowFileName
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.snapshot import HostSnapshot
 from torch_estimator.errors import CheckpointError
 
 _logger = logging.getLogger(__name__)
+
+
+class NotWhole(Exception):
+    """Error: another process that writes a part of a checkpoint was lost."""
 
 
 class CheckpointWriter:
@@ -108,6 +114,7 @@ class CheckpointWriter:
         state: Mapping[str, Any] | None = None,
         *,
         shards: int = 1,
+        row_files: Callable[[], Sequence[RowFileName]] | None = None,
     ) -> str:
         """Copy the state to CPU memory, start to write the checkpoint in the background, and return its path.
 
@@ -117,6 +124,8 @@ class CheckpointWriter:
 
         `state` is everything that is not a tensor, as values that JSON can represent. `shards` processes write. This
         one writes the first shard; the others have written theirs into the directory that `reserve` returned.
+        `row_files` waits for files that others write into that directory meanwhile. If it raises `NotWhole`, there is
+        no checkpoint, and training goes on without.
         """
         self.wait()
         self._shards = shards
@@ -129,7 +138,12 @@ class CheckpointWriter:
         self._slots.fill(slots or {})
         name, self._reserved = self._reserved, None
         saved = SavedCheckpoint(name=name or self._free_name(step), timestamp=self._clock())
-        self._pending = self._thread.submit(self._write, saved, document, made=name is not None)
+        self._pending = self._thread.submit(
+            self._write,
+            saved,
+            lambda: document if row_files is None else with_row_files(document, row_files()),
+            made=name is not None,
+        )
         return files.join(self._model_dir, saved.name)
 
     def amend(self, step: int, state: Mapping[str, Any]) -> None:
@@ -140,7 +154,8 @@ class CheckpointWriter:
         self.wait()
         assert self._index is not None
         path = files.join(self._model_dir, self._index.latest)
-        document = state_document(step, state, read_state(path)["shards"])
+        before = read_state(path)
+        document = state_document(step, state, before["shards"], before["row_files"])
         try:
             files.write_atomic(files.join(path, STATE_NAME), document)
         except OSError as error:
@@ -248,9 +263,10 @@ class CheckpointWriter:
         names = (f"model.ckpt-{step}" + (f".{again}" if again else "") for again in itertools.count())
         return next(name for name in names if name not in taken and not is_complete(files.join(self._model_dir, name)))
 
-    def _write(self, saved: SavedCheckpoint, document: bytes, *, made: bool) -> None:
+    def _write(self, saved: SavedCheckpoint, make_document: Callable[[], bytes], *, made: bool) -> None:
         try:
             target = self._write_tensors(saved.name, made=made)
+            document = make_document()
             index, dropped = self._next_index(saved)
             note_unnamed(self._model_dir, [saved.name, *dropped])
             files.write_file(files.join(target, STATE_NAME), [document])
@@ -258,6 +274,10 @@ class CheckpointWriter:
             if target != final:
                 files.commit_dir(target, final)
             write_index(self._model_dir, index)
+        except NotWhole as error:
+            self._discard(saved.name)
+            _logger.warning("%s is not saved: %s", saved.name, error)
+            return
         except Exception as error:
             self._discard(saved.name)
             path = files.join(self._model_dir, saved.name)

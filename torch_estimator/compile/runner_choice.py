@@ -76,6 +76,8 @@ def make_runner(
             "optimizers": optimizers,
             "settings": [group.fixed() for group in step.groups],
             "mixed_precision": config.mixed_precision,
+            # A message of gradients, or a block of rows, may have another size than in an earlier run.
+            "scratch": [tuple(one.shape) for one in step.scratch()],
             "part": part,
         }
         return cache_key(roots, leave_out=left_out)

@@ -36,8 +36,9 @@ class StepCompiler:
         self._compute_key = compute_key
         self._cache = cache
         self._key = compute_key()
-        # The tensors that are inputs of every compiled step. The cache key determines their order.
-        self._state: list[Tensor] = [*(tensor for _, tensor in self._key.tensors), *step.scratch()]
+        # The tensors that are inputs of every compiled step. The cache key determines their order. Those on the device
+        # "meta" have no memory: they are tables on parameter servers, whose rows are in the scratch.
+        self._state: list[Tensor] = [*(tensor for _, tensor in self.changing), *step.scratch()]
         self._settings = sum(len(group.numbers()) for group in step.groups)
         if not self._key.portable:
             logger.debug("The compiled step cannot be kept for later runs because of %s.", self._key.obstacle)
@@ -45,12 +46,12 @@ class StepCompiler:
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that a step depends on, except the state of optimizers."""
-        return [tensor for path, tensor in self._key.tensors if not path.startswith("optimizers")]
+        return [tensor for path, tensor in self.changing if not path.startswith("optimizers")]
 
     @property
     def changing(self) -> list[tuple[str, Tensor]]:
         """All tensors that a step may change, with their paths."""
-        return list(self._key.tensors)
+        return [(path, tensor) for path, tensor in self._key.tensors if not tensor.is_meta]
 
     def identity(self, layout: BatchLayout, threads: int) -> tuple[str, bool]:
         """Return the key of a step in the cache, and whether an earlier run has left the step there."""

@@ -119,7 +119,9 @@ class Packing:
         self._tables = [(update.table, rows) for update, rows in zip(step.tables, layout.mentions, strict=True)]
         wide = any(one.dtype in (torch.float64, torch.complex128) for one in (*step.dense, *self._buffers))
         self._dtype, self._id_dtype = (torch.float64, torch.int64) if wide else (torch.float32, torch.int32)
-        self._device = next(iter(step.module.parameters())).device
+        # Tables on parameter servers are on the device "meta", which says nothing.
+        devices = (one.device for one in step.module.parameters() if not one.is_meta)
+        self._device = next(devices, torch.device("cpu"))
         self.size = HEADER
         self.size += sum(_count(parameter) for parameter, present in self._dense if present)
         self.size += sum(rows * (1 + table.dim) for table, rows in self._tables)

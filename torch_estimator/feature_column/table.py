@@ -10,13 +10,20 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.embedding import Combiner
+from torch_estimator.feature_column.mapped_memory import mapped_zeros
 from torch_estimator.initial_values import Distribution
+
+LARGE_BYTES = 1 << 26
+"""Size in bytes from which a table is large: only parameter servers hold it in memory, where there are some."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,22 +57,79 @@ class PlacedPiece:
 LeftAtZero = dict["Table", Callable[[], None]]
 """Tables without initial values, each with a function that draws them."""
 
-_LEFT_AT_ZERO: ContextVar[LeftAtZero | None] = ContextVar("_LEFT_AT_ZERO", default=None)
+
+class LargeTables(Enum):
+    """Where the weights of large tables are."""
+
+    IN_MEMORY = auto()
+    IN_FILE = auto()
+    """In a temporary file that is mapped into memory, for a model that a checkpoint is restored into."""
+    ON_SERVERS = auto()
+    """On parameter servers; the model has them on torch's device ``meta``, which knows shapes and no numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Creation:
+    left_at_zero: LeftAtZero | None
+    large: LargeTables
+
+
+_CREATION: ContextVar[_Creation] = ContextVar("_CREATION", default=_Creation(None, LargeTables.IN_MEMORY))
 
 
 @contextlib.contextmanager
-def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
+def tables_of_checkpoint(*, restored: bool, large: LargeTables = LargeTables.IN_MEMORY) -> Iterator[LeftAtZero]:
     """Create tables in the ``with`` block without initial values, if a checkpoint will be restored into them.
 
     Otherwise, drawing initial values would take most of the time until a large model can predict. Yield the tables left
-    at zero, so that the caller can draw initial values for a table that the checkpoint lacks.
+    at zero, so that the caller can draw initial values for a table that the checkpoint lacks. `large` says where large
+    tables are created.
     """
     tables: LeftAtZero = {}
-    token = _LEFT_AT_ZERO.set(tables if restored else None)
+    token = _CREATION.set(_Creation(tables if restored else None, large))
     try:
         yield tables
     finally:
-        _LEFT_AT_ZERO.reset(token)
+        _CREATION.reset(token)
+
+
+class RowBlock:
+    """The rows of a table that one batch looks up, in a worker of a training whose table is on parameter servers.
+
+    Before each batch, the rows are written to `values`, and the place there of each lookup to `positions`. A lookup
+    takes its rows by position, so a step works with tensors that do not depend on the size of the table.
+
+    Attributes:
+        values: Rows ``[capacity + 1, dim]``; the last one is that of a missing value and stays zero.
+        positions: For each lookup of a batch the place of its row, int64 ``[capacity]``.
+        ids: For each lookup of a batch its id, int64 ``[capacity]``.
+        at: The number of lookups of a forward pass so far; 0 after its last one.
+        count: The number of lookups of the batch.
+    """
+
+    def __init__(self, capacity: int, dim: int) -> None:
+        self.values = torch.zeros(capacity + 1, dim, requires_grad=True)
+        self.positions = torch.full((capacity,), capacity)
+        self.ids = torch.zeros(capacity, dtype=torch.int64)
+        self.at = self.count = 0
+
+    def next_lookup(self, ids: torch.Tensor) -> slice:
+        """Return which lookups of the batch the next one of a forward pass is; an empty slice if there is no space.
+
+        The answer must not depend on the batch, because it is a constant of a compiled step.
+        """
+        start, self.at = self.at, self.at + ids.numel()
+        return slice(start, self.at) if self.at <= len(self.positions) else slice(0, 0)
+
+    def positions_of(self, lookup: slice, ids: torch.Tensor) -> torch.Tensor:
+        """Return the positions of a lookup in the shape of its ids; those of missing values for an empty slice.
+
+        A model that looks up other rows than were found out before is noticed by the ids of its gradients, and the step
+        is repeated.
+        """
+        if lookup.stop == lookup.start:
+            return torch.full_like(ids, len(self.positions))
+        return self.positions[lookup].view(ids.shape)
 
 
 class Table(nn.Module):
@@ -88,6 +152,10 @@ class Table(nn.Module):
             `weight` is dense. With a list, the gradient is taken by the gathered rows instead of by `weight`,
             and `forward` appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
+        block: The rows of the batch, if `weight` is on parameter servers and a training runs; otherwise None.
+        initial: The seed and the variables to make initial values of, if `weight` is on parameter servers.
+        read_from: For variables that a warm start takes over, the files to read them from (`row_file.SavedRows`), if
+            `weight` is on parameter servers.
 
     >>> job = fc.embedding_column(fc.categorical_column_with_hash_bucket("job", 10), dimension=4)
     >>> layer = fc.InputLayer(fc.FeatureTransform(dnn_columns=[job]).dnn)
@@ -97,7 +165,8 @@ class Table(nn.Module):
     """
 
     recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
-    not_in_fingerprint = ("recorder",)
+    block: RowBlock | None
+    not_in_fingerprint = ("recorder", "block")
 
     def __init__(self, pieces: Sequence[Piece], dim: int, *, trainable: bool = True) -> None:
         super().__init__()
@@ -110,17 +179,24 @@ class Table(nn.Module):
         self.rows = rows
         self.dim = dim
         self.recorder = None
-        self.weight = nn.Parameter(torch.zeros(rows + 1, dim), requires_grad=trainable)
+        self.block = None
+        self.initial: tuple[int, tuple[Piece, ...]] | None = None
+        self.read_from: dict[str, list[Any]] = {}
+        creation = _CREATION.get()
+        self.weight = nn.Parameter(_zeros(rows + 1, dim, creation.large, pieces, trainable), requires_grad=trainable)
+        seed = 0
         if any(piece.initializer is not None for piece in pieces):
             seed = int(torch.randint(0, 2**62, (), device="cpu"))
+        if self.weight.is_meta:
+            self.initial = seed, tuple(pieces)
+        elif seed:
             draw = functools.partial(_draw, self.weight.detach(), tuple(pieces), seed)
-            left_at_zero = _LEFT_AT_ZERO.get()
             # Postpone drawing only on the CPU, because `_draw` seeds only the generator of the CPU.
             # On a GPU, initializers use the GPU's generator, so tables must be filled in the order of creation.
-            if left_at_zero is None or self.weight.device.type != "cpu":
+            if creation.left_at_zero is None or self.weight.device.type != "cpu":
                 draw()
             else:
-                left_at_zero[self] = draw
+                creation.left_at_zero[self] = draw
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Look up int64 ids ``[...]`` and return their rows, float32 ``[..., dim]``. The id `rows` gives zeros.
@@ -129,19 +205,58 @@ class Table(nn.Module):
             ids: Rows to look up, int64 ``[...]``; the id `rows` stands for a missing value.
         """
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            return self._gathered(ids)
+            return self._gathered(ids, self.weight.detach())
+        if self.weight.is_meta:
+            return self._looked_up_in_block(ids)
         if self.recorder is None:
             return functional.embedding(ids, self.weight, padding_idx=self.rows)
+        return self._recorded(ids, ids, self.weight)
+
+    def _looked_up_in_block(self, ids: torch.Tensor) -> torch.Tensor:
+        """Look up rows of a table that is on parameter servers."""
+        if self.recorder is not None and self.block is None:
+            # This pass finds out which rows a batch looks up; nobody reads its result.
+            gathered = torch.zeros(*ids.shape, self.dim, dtype=self.weight.dtype)
+            self.recorder.append((self, ids, gathered))
+            return gathered
+        if self.block is None:
+            raise self.is_elsewhere("looking up rows")
+        lookup = self.block.next_lookup(ids)
+        positions = self.block.positions_of(lookup, ids)
+        if self.recorder is not None:
+            return self._recorded(ids, positions, self.block.values)
+        # An additional pass over the batch of the last step, for a hook that observes it.
+        if self.block.at >= self.block.count:
+            self.block.at = 0
+        if not torch.equal(self.block.ids[lookup], ids.reshape(-1)):
+            raise self.is_elsewhere("looking up other rows than the last step's")
+        return functional.embedding(positions, self.block.values.detach())
+
+    def is_elsewhere(self, what: str) -> InvalidValueError:
+        """Return the error that `what` needs the rows of this table, which are on parameter servers."""
+        return InvalidValueError(
+            f"{what[0].upper()}{what[1:]} needs the table of {self.pieces[0].name!r}, which has {self.rows} rows and "
+            "is on parameter servers; read it from checkpoints, with Estimator.get_variable_value or by evaluating "
+            "these."
+        )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Table:
+        # A table on parameter servers has no numbers here that could be moved to another device.
+        if not self.weight.is_meta:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _recorded(self, ids: torch.Tensor, places: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        assert self.recorder is not None
         if torch.compiler.is_compiling():
             # Before torch 2.13 a compiled step cannot make a leaf, so it differentiates by the output of the lookup.
-            gathered = functional.embedding(ids, self.weight)
+            gathered = functional.embedding(places, weight)
         else:
-            gathered = self._gathered(ids).requires_grad_()
+            gathered = self._gathered(places, weight.detach()).requires_grad_()
         self.recorder.append((self, ids, gathered))
         return gathered
 
-    def _gathered(self, ids: torch.Tensor) -> torch.Tensor:
-        weight = self.weight.detach()
+    def _gathered(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if self.dim > 1 or torch.compiler.is_compiling():
             return functional.embedding(ids, weight)
         # Look up rows of one number in a flat view, which is several times faster.
@@ -150,6 +265,18 @@ class Table(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes that `print(module)` shows for this table."""
         return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
+
+
+def _zeros(rows: int, dim: int, large: LargeTables, pieces: Sequence[Piece], trainable: bool) -> torch.Tensor:
+    """Return zeros ``[rows, dim]`` for a weight, in the place where large ones are created."""
+    dtype = torch.get_default_dtype()
+    if large is not LargeTables.IN_MEMORY and rows * dim * dtype.itemsize >= LARGE_BYTES:
+        made_by_row = all(piece.initializer is None or isinstance(piece.initializer, Distribution) for piece in pieces)
+        if large is LargeTables.ON_SERVERS and trainable and made_by_row:
+            return torch.zeros(rows, dim, device="meta")
+        if large is LargeTables.IN_FILE and torch.get_default_device().type == "cpu":
+            return mapped_zeros(rows, dim, dtype)
+    return torch.zeros(rows, dim)
 
 
 def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:

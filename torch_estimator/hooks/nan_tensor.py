@@ -67,7 +67,8 @@ def check_finite(variables: Mapping[str, Tensor]) -> None:
     """
     for name, variable in variables.items():
         numbers = to_local(variable)
-        if not numbers.numel():
+        # Parameter servers check what they hold, which is on the device "meta" here.
+        if not numbers.numel() or numbers.is_meta:
             continue
         if numbers.is_complex():
             numbers = torch.view_as_real(numbers)

@@ -171,7 +171,8 @@ def _moments_like(param: Tensor) -> State:
         "m": torch.zeros_like(weights),
         "v": torch.zeros_like(weights),
         # Call this entry "step", because load_state_dict casts all other state to the dtype of the parameter.
-        "step": torch.zeros((), dtype=torch.float32, device=weights.device),
+        # It is a number even where parameter servers hold the weights, which are on the device "meta" then.
+        "step": torch.zeros((), dtype=torch.float32, device="cpu" if weights.is_meta else weights.device),
     }
 
 

@@ -87,6 +87,7 @@ class ServerClient:
         self.name = name
         self.rank = rank
         self._key = key
+        self._addresses = addresses
         self.run_id = 0
         self.incarnation = time.time_ns()
         self._number = 0
@@ -148,9 +149,18 @@ class ServerClient:
         replies = self.request(dict.fromkeys(range(len(self)), request))
         return [(header, unpack_arrays(frames)[0] if len(frames) > 1 else {}) for header, frames in replies.values()]
 
-    def start(self, index: int, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Send START with a server's parameters. `plan.Start` describes the content, and `shard.Shard` the arrays."""
-        self.request({index: pack_arrays(self.header(Kind.START), content, arrays)})
+    def start(self, parts: Mapping[int, tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
+        """Send START with its parameters to each of some servers, and wait until all of them hold these.
+
+        `plan.Start` describes the content of a part, and `shard.Shard` its arrays.
+        """
+        self.request({index: pack_arrays(self.header(Kind.START), *part) for index, part in parts.items()})
+
+    def another(self) -> ServerClient:
+        """Return a client with connections of its own, for another thread."""
+        client = ServerClient(self.name, self.rank, self._addresses, wait_secs=self._wait_secs, key=self._key)
+        client.run_id, client.is_preempted = self.run_id, self.is_preempted
+        return client
 
     def report_cursor(self, cursor: Mapping[str, Any]) -> None:
         """Report this process's input cursor (position in the input) to the first server."""

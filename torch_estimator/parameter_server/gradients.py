@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from torch_estimator.distributed.gradient_message import HEADER, Layout, MessageTooSmall, SendingStep
+from torch_estimator.feature_column.table import RowBlock
 from torch_estimator.hooks.hook import RunContext
-from torch_estimator.parameter_server.lookups import RowDeduplicator, UniqueRows
+from torch_estimator.parameter_server.lookups import RowDeduplicator, RowHashing, UniqueRows
 from torch_estimator.parameter_server.protocol import Push
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.runner import GRADIENTS, EagerRunner, StepRunner
 from torch_estimator.train.training import Training
 
-_LAYOUT = "layout"
+_LAYOUT, _LOOKUPS = "layout", "lookups"
+_ROUND_TO = 64
 
 
 class GradientStep(SendingStep):
@@ -57,11 +59,18 @@ class GradientComputation:
 
     def __init__(self, training: Training, saved: Mapping[str, Any]) -> None:
         self._training = training
+        # The number of lookups of a batch in each table on parameter servers that its block has space for.
+        self._lookups: list[int] = list(saved.get(_LOOKUPS, ()))
         whole = training.whole_step()
+        self._lookups = self._lookups if len(self._lookups) == len(whole.tables) else [0] * len(whole.tables)
+        self._embeddings = [update.table for update in whole.tables]
         self.step = self._make_step(Layout.of([None] * len(whole.dense), [None] * len(whole.tables)))
         self._runner: StepRunner = EagerRunner(self.step)
         self._compute_fast: Callable[[int], float] | None = None
-        self._deduplicators = [RowDeduplicator(update.table.rows) for update in self.step.tables]
+        self._deduplicators = [
+            (RowHashing if update.table.weight.is_meta else RowDeduplicator)(update.table.rows)
+            for update in self.step.tables
+        ]
         self._sizes = [one.numel() for one in self.step.dense]
         self._find_gradients()
         if _LAYOUT in saved:
@@ -74,6 +83,24 @@ class GradientComputation:
     def begin(self, batches: Batches, context: RunContext) -> None:
         """Choose between Python and compiled code for these batches; call this before `compute`."""
         self._compute_fast = self._runner.one_by_one(batches, context)
+
+    def place(self, rows: Sequence[UniqueRows]) -> None:
+        """Write the places of the rows that a batch looks up into the blocks of tables on parameter servers."""
+        needed = [len(one.ids) if one.places is not None else 0 for one in rows]
+        if any(more > most for more, most in zip(needed, self._lookups, strict=True)):
+            larger = map(max, zip(self._lookups, needed, strict=True))
+            self._lookups = [-(-one // _ROUND_TO) * _ROUND_TO for one in larger]
+            self._use_layout(self.step.layout, None)
+        for update, unique in zip(self.step.tables, rows, strict=True):
+            block = update.table.block
+            if block is not None and unique.places is not None:
+                positions, count = block.positions.numpy(), len(unique.places)
+                positions[:count] = unique.places
+                # Missing values, and what follows this batch's lookups, have the last row.
+                positions[:count][unique.places < 0] = len(positions)
+                positions[count:] = len(positions)
+                block.ids.numpy()[:count] = unique.ids
+                block.count = count
 
     def compute(self, batches: Batches, number: int, context: RunContext) -> float:
         """Compute the gradients of one of the batches that `begin` was called with; return its loss."""
@@ -96,7 +123,8 @@ class GradientComputation:
         pushed = []
         for deduplicator, pulled, (ids, gradients) in zip(self._deduplicators, rows, self._tables, strict=True):
             touched = pulled if pulled.are_of(ids) else deduplicator.unique(ids)
-            if not touched.are_among(pulled):
+            # Rows of a block lie in the order of the lookups, so other lookups have computed with other rows.
+            if not touched.are_among(pulled) or (pulled.places is not None and touched is not pulled):
                 return None
             # The message repeats the sum of a row's gradients at each lookup of the row. Read one of these copies.
             pushed.append((touched.rows, gradients.take(touched.at, 0)))
@@ -109,7 +137,7 @@ class GradientComputation:
 
         A resumed run then computes the same numbers. All values can be represented by JSON.
         """
-        return {_LAYOUT: self.step.layout.as_json(), GRADIENTS: self._runner.state()}
+        return {_LAYOUT: self.step.layout.as_json(), _LOOKUPS: self._lookups, GRADIENTS: self._runner.state()}
 
     @property
     def is_eager(self) -> bool:
@@ -129,12 +157,18 @@ class GradientComputation:
         self._runner.__exit__(*exception)
 
     def _make_step(self, layout: Layout) -> GradientStep:
+        for table, lookups in zip(self._embeddings, self._lookups, strict=True):
+            if table.weight.is_meta and (table.block is None or len(table.block.positions) < lookups):
+                table.block = RowBlock(lookups, table.dim)
         return GradientStep(*self._training.step_arguments, layout=layout)
 
     def _use_layout(self, layout: Layout, saved: Any) -> None:
         self.close()
+        self._compute_fast = None
         self.step = self._make_step(layout)
-        self._runner = self._training.runner(self.step, saved, GRADIENTS)
+        # The layout of the first batch shows what the message has to hold; before that there is nothing to compile.
+        is_known = any(layout.dense) or any(layout.mentions)
+        self._runner = self._training.runner(self.step, saved, GRADIENTS) if is_known else EagerRunner(self.step)
         self._runner.__enter__()
         self._find_gradients()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -89,8 +90,15 @@ class Lookups:
             with self._step.recording(gathered):
                 return self._step.loss(batch.features, batch.labels, batch.weights)
 
-        with torch.no_grad():
-            self._observer.observe(forward)
+        blocks = [update.table.block for update in self._step.tables]
+        for update in self._step.tables:
+            update.table.block = None
+        try:
+            with torch.no_grad():
+                self._observer.observe(forward)
+        finally:
+            for update, block in zip(self._step.tables, blocks, strict=True):
+                update.table.block = block
         return [
             [(_memory(ids), ids.clone()) for table, ids, _ in gathered if table is update.table]
             for update in self._step.tables
@@ -130,6 +138,32 @@ class RowDeduplicator:
         return UniqueRows(ids, ids.take(at).astype(np.int64, copy=False), at, self._rows)
 
 
+class RowHashing:
+    """Reduces ids to unique rows, as `RowDeduplicator` does, in memory that does not depend on the size of the table.
+
+    It takes about three times as long.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def unique(self, ids: np.ndarray) -> UniqueRows:
+        """Return the unique rows among these ids, with the place of each lookup's row."""
+        encoded = pa.array(ids).dictionary_encode()
+        rows = encoded.dictionary.to_numpy()
+        places = encoded.indices.to_numpy().astype(np.int64)
+        at = np.empty(len(rows), np.int64)
+        at[places[::-1]] = np.arange(len(places))[::-1]
+        missing = np.flatnonzero(rows == self._rows)
+        if len(missing):
+            # Leave out the id of missing values, and move the rows behind it.
+            where = places == missing[0]
+            places -= places > missing[0]
+            places[where] = -1
+            rows, at = np.delete(rows, missing), np.delete(at, missing)
+        return UniqueRows(ids, rows.astype(np.int64, copy=False), at, self._rows, places)
+
+
 @dataclass(frozen=True, slots=True)
 class UniqueRows:
     """The rows of a table that a batch looks up, each once.
@@ -139,12 +173,14 @@ class UniqueRows:
         rows: The same ids, int64, each once, without the id of missing values.
         at: For each row, the index in `ids` of one of its lookups.
         missing: The id of missing values.
+        places: For each lookup the index in `rows` of its row, int64, -1 for a missing value; None if nobody needs it.
     """
 
     ids: np.ndarray
     rows: np.ndarray
     at: np.ndarray
     missing: int
+    places: np.ndarray | None = None
 
     def are_of(self, ids: np.ndarray) -> bool:
         """Return whether `ids` equals `self.ids`, apart from missing values at the end."""

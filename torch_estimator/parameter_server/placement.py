@@ -12,10 +12,20 @@ from torch import Tensor, nn
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.parameter_server.lookups import UniqueRows
-from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
+from torch_estimator.initial_values import Distribution
+from torch_estimator.parameter_server.plan import (
+    DensePlan,
+    GroupPlan,
+    LargePlan,
+    ServerPlan,
+    SlotPlan,
+    TablePlan,
+    VariablePlan,
+)
 from torch_estimator.parameter_server.protocol import Push
 from torch_estimator.parameter_server.rules import RULES
 from torch_estimator.train.live_group import LiveGroup
+from torch_estimator.train.sparse_update import SparseUpdate
 from torch_estimator.train.step import TrainStep
 
 _NOT_SETTINGS = ("params", "param_names")
@@ -60,15 +70,15 @@ class Placement:
                         len(range(server, update.table.rows, servers)),
                         update.table.dim,
                         self._group_of[update.table.weight],
+                        _large_plan(update, server, servers),
                     )
                     for update in step.tables
                 ),
             )
             for server, places in enumerate(self._dense)
         ]
-        # Views of the model's parameters: dense parameters as flat arrays, tables as ``[rows + 1, dim]``.
+        # Views of the model's dense parameters, as flat arrays.
         self._values = [one.detach().numpy().reshape(-1) for one in step.dense]
-        self._weights = [update.table.weight.detach().numpy() for update in step.tables]
         ends = np.cumsum([0, *map(len, self._values)]).tolist()
         self._slices = [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -98,25 +108,32 @@ class Placement:
     def pull_for(self, server: int, rows: Sequence[UniqueRows] | None) -> list[np.ndarray]:
         """Return for each table the rows to request from a server, as row ids of that server; no rows for None."""
         if rows is None:
-            return [np.empty(0, np.int64)] * len(self._weights)
+            return [np.empty(0, np.int64)] * len(self._step.tables)
         if self._servers == 1:
             return [one.rows for one in rows]
         return [one.rows[one.rows % self._servers == server] // self._servers for one in rows]
 
     def write_pulled(
-        self, server: int, pull: Sequence[np.ndarray], dense: np.ndarray, rows: Sequence[np.ndarray]
+        self, server: int, wanted: Sequence[UniqueRows], dense: np.ndarray, rows: Sequence[np.ndarray]
     ) -> None:
         """Write a server's reply to a pull into the model: dense parameters, ``[dense_size]``, and rows, ``[n, dim]``.
 
-        `pull` holds the ids of the requested rows, as `pull_for` has returned them.
+        `wanted` are the rows of the batch, of which `pull_for` has requested this server's. Those of a table on servers
+        are written into its block, whose rows are in the order of `wanted`.
         """
         at = 0
         for place in self._dense[server]:
             values = self._values[place]
             values[:] = dense[at : at + len(values)]
             at += len(values)
-        for weight, ids, values in zip(self._weights, pull, rows, strict=True):
-            weight[ids * self._servers + server if self._servers > 1 else ids] = values
+        for update, unique, values in zip(self._step.tables, wanted, rows, strict=True):
+            block = update.table.block
+            weight = (update.table.weight if block is None else block.values).detach().numpy()
+            if self._servers == 1:
+                here: Any = slice(None)
+            else:
+                here = unique.rows % self._servers == server
+            weight[unique.rows[here] if block is None else np.arange(len(unique.rows))[here]] = values
 
     def read_state(self, server: int) -> dict[str, np.ndarray]:
         """Return one server's part of the model's parameters and optimizer state, under the names of `shard.Shard`."""
@@ -125,9 +142,13 @@ class Placement:
             for key, tensor in self._state_of(self._step.dense[place]).items():
                 arrays[f"dense/{index}/{key}"] = tensor.numpy()
         for index, update in enumerate(self._step.tables):
-            for key, tensor in self._state_of(update.table.weight).items():
+            for key, tensor in self._held(update.table.weight).items():
                 arrays[f"table/{index}/{key}"] = self._rows_of(tensor, update.table.rows, server)
         return arrays
+
+    def _held(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return a parameter and its optimizer state, by key, without what only servers hold."""
+        return {key: one for key, one in self._state_of(parameter).items() if not one.is_meta}
 
     def write_state(self, server: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Write the parameters and optimizer state that a server has sent into the model and its optimizers."""
@@ -136,7 +157,7 @@ class Placement:
             for name in [name for name in arrays if name.startswith(prefix)]:
                 self._write(self._step.dense[place], name.removeprefix(prefix), arrays[name])
         for index, update in enumerate(self._step.tables):
-            for key, tensor in self._state_of(update.table.weight).items():
+            for key, tensor in self._held(update.table.weight).items():
                 self._rows_of(tensor, update.table.rows, server)[...] = arrays[f"table/{index}/{key}"]
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -171,6 +192,26 @@ class Placement:
                 raise InvalidTypeError(
                     f"Parameter servers hold float32 and float64, but {names[one]} is {one.dtype}; use one of these."
                 )
+
+
+def _large_plan(update: SparseUpdate, server: int, servers: int) -> LargePlan | None:
+    """Return what a server has to know of its rows of a table that no worker holds; None for another table."""
+    table, optimizer = update.table, update.optimizer
+    if table.initial is None:
+        return None
+    seed, pieces = table.initial
+    variables = []
+    for placed, piece in zip(table.pieces, pieces, strict=True):
+        made = piece.initializer
+        assert made is None or isinstance(made, Distribution)
+        name, scale = (None, 0.0) if made is None else (made.quantiles.__name__, made.scale)
+        variables.append(VariablePlan(placed.name, placed.offset, placed.rows, name, scale, seed))
+    # The state of a single number shows what the numbers of a table's state are at first.
+    one = optimizer.init_state(torch.zeros(1, 1, dtype=table.weight.dtype), update.group)
+    slots = [
+        SlotPlan(key, optimizer.slot_names.get(key, key), float(state)) for key, state in one.items() if state.ndim
+    ]
+    return LargePlan(server, servers, tuple(variables), tuple(slots))
 
 
 def _spread(sizes: Sequence[int], servers: int) -> list[list[int]]:

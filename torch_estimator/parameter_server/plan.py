@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
+
+from torch_estimator.checkpoint.row_file import SavedRows
 
 PACKAGE = "version"
 """Key of `Start.about`: the version of torch-estimator of the chief, which the servers compare with their own."""
@@ -47,17 +49,66 @@ class DensePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class VariablePlan:
+    """A variable that is a part of a large table: its rows are those from `offset` on.
+
+    Its initial values are rows of the distribution that `initial_values` calls `distribution` (None for zeros), with
+    `seed` and `scale`.
+    """
+
+    name: str
+    offset: int
+    rows: int
+    distribution: str | None
+    scale: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """Optimizer state of a large table: its key, the end of its name in checkpoints, and its initial number."""
+
+    key: str
+    suffix: str
+    initial: float
+
+
+@dataclass(frozen=True, slots=True)
+class LargePlan:
+    """What a server has to know to make, read and write its rows of a large table itself: every `step`-th from `first`.
+
+    See `parameter_server.large_table`.
+    """
+
+    first: int
+    step: int
+    variables: tuple[VariablePlan, ...]
+    slots: tuple[SlotPlan, ...]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LargePlan:
+        """Make a plan from a decoded START; raise KeyError, TypeError or ValueError if it is malformed."""
+        return cls(
+            _whole_number(value["first"]),
+            _whole_number(value["step"]),
+            tuple(VariablePlan(**one) for one in value["variables"]),
+            tuple(SlotPlan(**one) for one in value["slots"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TablePlan:
     """Description of the rows of an embedding table that one server holds. A step updates some of these rows.
 
     `rows` counts the rows on this server. `group` is the index of the optimizer's parameter group in
-    `ServerPlan.groups`.
+    `ServerPlan.groups`. `large` is None for a table that workers hold, too; the chief sends its rows.
     """
 
     name: str
     rows: int
     dim: int
     group: int
+    large: LargePlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +140,13 @@ class ServerPlan:
                 for one in value["dense"]
             ),
             tables=tuple(
-                TablePlan(one["name"], *(_whole_number(one[key]) for key in ("rows", "dim", "group")))
+                TablePlan(
+                    one["name"],
+                    _whole_number(one["rows"]),
+                    _whole_number(one["dim"]),
+                    _whole_number(one["group"]),
+                    None if one.get("large") is None else LargePlan.from_json(one["large"]),
+                )
                 for one in value["tables"]
             ),
         )
@@ -126,6 +183,8 @@ class Start:
         max_staleness: How many steps a worker may be ahead of the slowest one, or None for any number.
         cursors: The input cursors of workers by rank. Under the key `SINCE`, each holds the number of batches that the
             worker has trained on after it.
+        sources: Where to read large tables: for each variable and slot the files that hold rows of it. Without an
+            entry, it has its initial values.
     """
 
     plan: ServerPlan
@@ -136,6 +195,7 @@ class Start:
     silence_secs: float | None
     max_staleness: int | None
     cursors: Mapping[str, Mapping[str, Any]]
+    sources: Mapping[str, Sequence[SavedRows]] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Start:
@@ -156,6 +216,9 @@ class Start:
             silence_secs=None if silence_secs is None else float(silence_secs),
             max_staleness=_whole_number_or_none(content["max_staleness"]),
             cursors=cursors,
+            sources={
+                str(name): [SavedRows(**one) for one in files] for name, files in content.get("sources", {}).items()
+            },
         )
 
 

@@ -37,14 +37,16 @@ def run_parameter_server(
         if server is not None:
             server.shut_down(received)
 
-    def recording(about: Mapping[str, Any], run_id: int) -> AbstractContextManager[None]:
-        model_dir = str(about.get(MODEL_DIR))
+    def may_write(model_dir: str, run_id: int) -> bool:
         # A message must not make this process write anywhere but beside the run id, which the chief has written.
         with suppress(Exception):
             may_look = files.is_local(model_dir) or key is not None
-            if may_look and RunIdFile(model_dir, str(task)).read_if_there() == run_id:
-                return activity.recording(model_dir, task)
-        return nullcontext()
+            return may_look and RunIdFile(model_dir, str(task)).read_if_there() == run_id
+        return False
+
+    def recording(about: Mapping[str, Any], run_id: int) -> AbstractContextManager[None]:
+        model_dir = str(about.get(MODEL_DIR))
+        return activity.recording(model_dir, task) if may_write(model_dir, run_id) else nullcontext()
 
     key = key_from_environment()
     with on_stop_signals(shut_down, until=f"{task} stays, for 20 s at most, until what it holds is saved"):
@@ -56,6 +58,7 @@ def run_parameter_server(
             serves_until_sigterm=serves_until_sigterm,
             is_over=is_over,
             recording=recording,
+            may_write=may_write,
         )
         with closing(server), activity.doing("serving", server.looked_at, step=server.step):
             if received:

@@ -23,7 +23,7 @@ import numpy as np
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.plan import ServerPlan, TablePlan
 
-VERSION = 3
+VERSION = 4
 
 MOST_FRAME_BYTES = 1 << 20
 
@@ -76,6 +76,11 @@ class Kind(IntEnum):
     """From the chief: training is over."""
     CURSOR = 8
     """The sender's input cursor as JSON, from which a process that replaces the sender continues."""
+
+    WRITE = 9
+    """From the chief: write the rows of large tables, as they were at the last STATE, into a checkpoint's directory."""
+    WRITTEN = 10
+    """Asks how far the server has come with that. It may come from a connection of its own."""
 
     OK = 16
     EMPTY = 17

@@ -21,13 +21,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from torch_estimator import activity
+from torch_estimator.checkpoint.row_file import RowFileName
 from torch_estimator.distributed.consistency import Description
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.parameter_server.client import Frames, ServerClient, TrainingIsOver
@@ -303,10 +304,11 @@ class PushPullSteps:
 
     def _write(self, rows: Sequence[UniqueRows], replies: Mapping[int, tuple[Header, Frames]]) -> None:
         """Write the pulled parameters, which the servers' replies contain, into the model."""
+        self._gradients.place(rows)
         for server, (_, frames) in replies.items():
             pull = self._placement.pull_for(server, rows)
             dense, values = unpack_parameters(frames[0], self._placement.plans[server], pull)
-            self._placement.write_pulled(server, pull, dense, values)
+            self._placement.write_pulled(server, rows, dense, values)
 
     def _flush(self) -> None:
         """Push the pending gradients now, instead of with the next step."""
@@ -383,6 +385,13 @@ class PushPullSteps:
         if step < self.global_step:
             self._reported_at = -math.inf
         self.global_step = context.global_step = step
+
+    def write_rows(self, reserve: Callable[[], str]) -> Callable[[], list[RowFileName]] | None:
+        """Let the servers write their rows of large tables, as of the last `refresh`, into the reserved directory.
+
+        Return a function that waits for them, which another thread may call; None if there are no such tables.
+        """
+        return self._server_state.write_rows(reserve)
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Return the state without tensors for the chief's checkpoint, including the input cursors of all workers.

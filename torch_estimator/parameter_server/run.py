@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.large_table import RowWriting
 from torch_estimator.parameter_server.membership import Membership, StalenessBound
 from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, SINCE, Start
 from torch_estimator.parameter_server.protocol import Header, Kind, Push
@@ -40,11 +41,17 @@ class Run:
         self.members = Membership(server, start.names, start.silence_secs, clock)
         self.staleness = StalenessBound(start.max_staleness)
         self.stop_requested = False
+        self.writing: RowWriting | None = None
         # By worker, the numbers of the last messages whose gradients were applied; see `exchange`.
         self._applied: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=MOST_UNDER_WAY))
         # By rank, the input cursor (position in the input), and the number of batches trained on since that cursor.
         self._cursors: dict[str, Any] = dict(start.cursors)
         self._since = {int(rank): cursor.get(SINCE, 0) for rank, cursor in start.cursors.items()}
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether rows of large tables are being written into a checkpoint."""
+        return self.writing is not None and self.writing.is_running
 
     @property
     def is_over(self) -> bool:

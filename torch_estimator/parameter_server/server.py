@@ -16,21 +16,23 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import zmq
 
-from torch_estimator import activity
+from torch_estimator import activity, files
 from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.cluster.task import WAIT_SECS
-from torch_estimator.errors import RESTART_ME, ClusterError
+from torch_estimator.errors import RESTART_ME, CheckpointError, ClusterError
 from torch_estimator.parameter_server.encryption import Key, Refusal
+from torch_estimator.parameter_server.large_table import check_room
 from torch_estimator.parameter_server.membership import IdleWatch
 from torch_estimator.parameter_server.plan import PACKAGE, Start
 from torch_estimator.parameter_server.protocol import (
@@ -53,6 +55,7 @@ from torch_estimator.parameter_server.protocol import (
 )
 from torch_estimator.parameter_server.router import WAIT_MS, Router
 from torch_estimator.parameter_server.run import MOST_UNDER_WAY, OtherRunError, Run
+from torch_estimator.parameter_server.run_id import MODEL_DIR
 from torch_estimator.parameter_server.shard import NotFiniteGradientError, Shard
 from torch_estimator.versions import version_and_sources
 
@@ -75,6 +78,8 @@ _STAY_AFTER_READ_SECS = 5.0
 # After END the server keeps replying for at most this long to workers that do not know yet that training is over.
 _LINGER_SECS = 10.0
 
+_Made = TypeVar("_Made")
+
 Recording = Callable[[Mapping[str, Any], int], AbstractContextManager[None]]
 
 
@@ -84,7 +89,8 @@ class ParameterServer:
     It waits ``wait_secs`` for the chief's parameters, and for workers to come back. `is_over` says whether the training
     had ended before this server started; it is called while the server waits for the chief. With `serves_until_sigterm`
     it waits for another training when one has ended, until `shut_down` is called. `recording` gets what the chief says
-    about its training, and the run id; the training is served within what it returns.
+    about its training, and the run id; the training is served within what it returns. `may_write` gets a model directory
+    and a run id, and says whether this server may write rows of large tables there.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class ParameterServer:
         serves_until_sigterm: bool = False,
         is_over: Callable[[], bool] = lambda: False,
         recording: Recording = lambda about, run_id: nullcontext(),
+        may_write: Callable[[str, int], bool] = lambda model_dir, run_id: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
@@ -104,6 +111,7 @@ class ParameterServer:
         self._serves_until_sigterm = serves_until_sigterm
         self._is_over_before = is_over
         self._recording = recording
+        self._may_write = may_write
         self._recorded = ExitStack()
         self._clock = clock
         self._router = Router(name, address, key)
@@ -205,6 +213,8 @@ class ParameterServer:
         """
         try:
             header = Header.unpack(frames[0])
+            if header.kind is Kind.WRITTEN:
+                return self._progress_of_writing(header)
             if self._run is not None and header.kind is not Kind.START:
                 self._run.check(header)
             reply = self._handle(header, frames, identity)
@@ -259,7 +269,7 @@ class ParameterServer:
                     run.members.leave(worker)
                 self._ended_at = self._ended_at or self._clock()
                 return [self._header(header, Kind.OK).pack()]
-            case Kind.EXCHANGE | Kind.STATE | Kind.CURSOR | Kind.LEAVE if run is None:
+            case Kind.EXCHANGE | Kind.STATE | Kind.WRITE | Kind.CURSOR | Kind.LEAVE if run is None:
                 return [self._header(header, Kind.EMPTY).pack()]
             case Kind.EXCHANGE if run is not None:
                 push, pull = unpack_exchange(self._buffer.join(frames, run.plan), run.plan, header.flags)
@@ -271,11 +281,18 @@ class ParameterServer:
                     return [reply.pack()]
                 return [pack_parameters(reply, *run.shard.parameters(pull))]
             case Kind.STATE if run is not None:
-                if self._stops_at is not None:
+                if self._stops_at is not None and not run.shard.has_large_tables:
                     # The chief has this server's parameters now. Stay a little longer: the chief may still be reading
                     # the parameters of other servers that are shutting down.
                     self._stops_at = min(self._stops_at, self._clock() + _STAY_AFTER_READ_SECS)
                 return pack_arrays(self._header(header, Kind.OK), {"cursors": run.cursors()}, run.shard.snapshot())
+            case Kind.WRITE if run is not None:
+                content, _ = unpack_arrays(join_frames(frames))
+                model_dir = str(run.about.get(MODEL_DIR))
+                self._check_may_write(model_dir, run.run_id)
+                directory = files.join(model_dir, os.path.basename(str(content["directory"])))
+                run.writing = run.shard.write_rows(directory, int(content["server"]))
+                return [self._header(header, Kind.OK).pack()]
             case Kind.CURSOR if run is not None:
                 run.report_cursor(worker, unpack_arrays(join_frames(frames))[0])
                 return [self._header(header, Kind.OK).pack()]
@@ -285,8 +302,27 @@ class ParameterServer:
                 return [self._header(header, Kind.OK).pack()]
         raise ClusterError(f"A process of the cluster has sent a reply, {header.kind.name}, in place of a request.")
 
+    def _progress_of_writing(self, header: Header) -> list[Any]:
+        """Return the reply to WRITTEN: the files with rows of large tables, or EMPTY if nothing is being written."""
+        run = self._run
+        if run is None or not run.is_of(header) or run.writing is None:
+            return [self._header(header, Kind.EMPTY).pack()]
+        return pack_json(self._header(header, Kind.OK), run.writing.progress())
+
+    def _check_may_write(self, model_dir: str, run_id: int) -> None:
+        if not self._may_write(model_dir, run_id):
+            raise ClusterError(
+                f"{self._name} must write its rows of large tables into {model_dir}, and does not see the chief's file "
+                "there; give it the same model_dir on a shared file system, where it may write."
+            )
+
     def _start(self, run_id: int, frames: list[Any]) -> None:
-        start, shard = _unpack_start(frames)
+        start = _unpacked(frames, lambda content, _: Start.from_json(content))
+        if any(table.large is not None for table in start.plan.tables):
+            model_dir = str(start.about.get(MODEL_DIR))
+            self._check_may_write(model_dir, run_id)
+            check_room(self._name, start.plan, model_dir)
+        shard = _unpacked(frames, lambda _, arrays: Shard(start.plan, arrays, start.sources))
         own, chiefs = version_and_sources(), start.about.get(PACKAGE, version_and_sources())
         if chiefs != own:
             raise ClusterError(
@@ -372,12 +408,13 @@ class ParameterServer:
         return True
 
 
-def _unpack_start(frames: Sequence[Any]) -> tuple[Start, Shard]:
-    """Decode the chief's START message; return its settings, and a `Shard` with its parameters."""
+def _unpacked(frames: Sequence[Any], make: Callable[[dict[str, Any], dict[str, Any]], _Made]) -> _Made:
+    """Make something of the content and the arrays of the chief's START message."""
     content, arrays = unpack_arrays(frames)
     try:
-        start = Start.from_json(content)
-        return start, Shard(start.plan, arrays)
+        return make(content, arrays)
+    except (CheckpointError, ClusterError) as error:
+        raise ClusterError(str(error)) from error
     # A malformed message can raise any error. Refuse the message, and keep the training that the server held before.
     except Exception as error:
         raise ClusterError(f"A process of the cluster has sent a malformed START ({type(error).__name__}).") from error

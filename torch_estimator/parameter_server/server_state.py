@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from torch_estimator import activity, files
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
+from torch_estimator.checkpoint.row_file import RowFileName
+from torch_estimator.checkpoint.saved_tensors import SavedTensors
+from torch_estimator.checkpoint.writer import NotWhole
 from torch_estimator.distributed.consistency import Description, difference
-from torch_estimator.errors import ClusterError
+from torch_estimator.errors import CheckpointError, ClusterError
+from torch_estimator.feature_column.table import Table
 from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
 from torch_estimator.parameter_server.placement import Placement
-from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, PACKAGE, SINCE
-from torch_estimator.parameter_server.protocol import Header, Kind
+from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, PACKAGE, SINCE, LargePlan
+from torch_estimator.parameter_server.protocol import Header, Kind, pack_json
 from torch_estimator.parameter_server.run_id import LAST_STEP, MODEL_DIR, RunIdFile
 from torch_estimator.train.training import REPLICAS, Training
 from torch_estimator.versions import version_and_sources
@@ -23,6 +30,8 @@ logger = logging.getLogger("torch_estimator")
 
 _DESCRIPTION = "description"
 _PLACE = "its place among the parameter servers"
+
+_POLL_SECS = 0.05
 
 STARTS_OVER = "over_when_ended"
 """Key of an input cursor: whether an input that had ended starts again from its beginning."""
@@ -72,6 +81,7 @@ class ServerState:
         self._run_id = run_id
         self._description = description
         self._is_chief = client.rank == 0
+        self._checkpoint = training.checkpoint
         self.names = [training.task.name_of_rank(rank) for rank in range(training.task.num_workers)]
         saved = training.saved_state.get(REPLICAS) or ()
         self.cursors: Mapping[str, Any] = {
@@ -144,6 +154,7 @@ class ServerState:
             )
         checkpoint = load_checkpoint(training.model_dir)
         training.model.restore(checkpoint, training.optimizers)
+        self._checkpoint = checkpoint
         logger.warning(
             "%s has lost what it held; restoring it from the checkpoint of global step %d. Training was at step %d.",
             names,
@@ -210,6 +221,8 @@ class ServerState:
     def _start(self, servers: Sequence[int], step: int) -> None:
         """Send each of these servers its part of this process's parameters and optimizer state."""
         most = self._settings.max_staleness
+        sources = self._sources()
+        parts = {}
         for index in servers:
             content = {
                 "plan": self._placement.plans[index].as_json(),
@@ -224,8 +237,50 @@ class ServerState:
                 "max_staleness": most,
                 "names": self.names,
                 "cursors": {} if index else self.cursors,
+                "sources": sources,
             }
-            self._client.start(index, content, self._placement.read_state(index))
+            parts[index] = content, self._placement.read_state(index)
+        self._client.start(parts)
+
+    def _sources(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the files from which the servers have to read their rows of large tables, by variable and slot."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for table in (one for one in self._training.model.module.modules() if isinstance(one, Table)):
+            found |= {name: [asdict(one) for one in rows] for name, rows in table.read_from.items()}
+        if self._checkpoint is None:
+            return found
+        for plan in self._large:
+            for variable in plan.variables:
+                names = {variable.name: self._checkpoint.variables}
+                names |= {f"{variable.name}/{slot.suffix}": self._checkpoint.slots for slot in plan.slots}
+                for name, saved in names.items():
+                    if not isinstance(saved, SavedTensors):
+                        raise CheckpointError(
+                            f"Parameter servers read {name!r} themselves, which they cannot from {self._checkpoint.path}; "
+                            "make a checkpoint of ours by training one step in one process."
+                        )
+                    found[name] = [asdict(one) for one in saved.files_of(name)]
+        return found
+
+    @property
+    def _large(self) -> list[LargePlan]:
+        return [table.large for table in self._placement.plans[0].tables if table.large is not None]
+
+    def write_rows(self, reserve: Callable[[], str]) -> Callable[[], list[RowFileName]] | None:
+        """Let the servers write rows of large tables into a directory; see `PushPullSteps.write_rows`."""
+        if not self._large:
+            return None
+        directory = files.basename(reserve())
+        client = self._client
+        header = client.header(Kind.WRITE)
+        servers = range(len(client))
+        client.request({index: pack_json(header, {"directory": directory, "server": index}) for index in servers})
+
+        def wait() -> list[RowFileName]:
+            with closing(client.another()) as own:
+                return _written(own)
+
+        return wait
 
     def _restore_input(self, about: Mapping[str, Any]) -> None:
         """Continue the input from the cursor that this rank has last reported; without one, from the checkpoint."""
@@ -236,3 +291,20 @@ class ServerState:
             training.restore_input(cursor, starts_over=cursor[STARTS_OVER])
         if (since := about.get(SINCE)) and training.config.resume_input:
             logger.info("Going on with the input where it stood %d batches ago; these are trained on again.", since)
+
+
+def _written(client: ServerClient) -> list[RowFileName]:
+    """Wait until all servers have written their rows of large tables; return the files.
+
+    Raise `NotWhole` if a server was started again meanwhile, and ClusterError if one could not write.
+    """
+    while True:
+        replies = client.request_all(Kind.WRITTEN)
+        for index, (header, progress) in enumerate(replies):
+            if header.kind is Kind.EMPTY:
+                raise NotWhole(f"ps {index} was started again while it wrote its rows.")
+            if progress["error"] is not None:
+                raise ClusterError(f"ps {index} cannot write its rows: {progress['error']}")
+        if all(progress["done"] for _, progress in replies):
+            return [RowFileName(**one) for _, progress in replies for one in progress["files"]]
+        time.sleep(_POLL_SECS)

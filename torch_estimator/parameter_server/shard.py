@@ -8,15 +8,20 @@ and one scatter update both (`TableShard`).
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from torch_estimator.checkpoint.row_file import SavedRows
 from torch_estimator.errors import ClusterError
-from torch_estimator.parameter_server.plan import ServerPlan
+from torch_estimator.parameter_server.large_table import FrozenRows, RowWriting, filled
+from torch_estimator.parameter_server.plan import ServerPlan, TablePlan
 from torch_estimator.parameter_server.protocol import Push
 from torch_estimator.parameter_server.rules import RULES
 
@@ -35,14 +40,18 @@ _FINITE_CHECK_SIZE = 1 << 16
 class Shard:
     """All parameters that this server holds, with their optimizer state.
 
-    The keys of `arrays` are ``dense/<index>/<key>`` and ``table/<index>/<key>``, with ``value`` for the parameter
+    Large tables come from `sources`; see `plan.Start`. The keys of `arrays` are ``dense/<index>/<key>`` and ``table/<index>/<key>``, with ``value`` for the parameter
     itself; a table has only the rows that are on this server. Raise ValueError if a parameter has another shape than in
     the plan; other mistakes raise whatever Python raises, here or when the optimizer uses them.
     """
 
-    def __init__(self, plan: ServerPlan, arrays: Arrays) -> None:
+    def __init__(
+        self, plan: ServerPlan, arrays: Arrays, sources: Mapping[str, Sequence[SavedRows]] = MappingProxyType({})
+    ) -> None:
         shapes = {f"dense/{index}/{VALUE}": one.shape for index, one in enumerate(plan.dense)}
-        shapes |= {f"table/{index}/{VALUE}": (one.rows, one.dim) for index, one in enumerate(plan.tables)}
+        shapes |= {
+            f"table/{index}/{VALUE}": (one.rows, one.dim) for index, one in enumerate(plan.tables) if one.large is None
+        }
         for name, shape in shapes.items():
             if arrays[name].shape != shape:
                 raise ValueError(f"{name} has the shape {arrays[name].shape}, not {shape}")
@@ -50,13 +59,9 @@ class Shard:
         self._changing = [(index, key) for index, group in enumerate(plan.groups) for key in group.changing]
         self._dense = np.zeros(plan.dense_size, plan.dtype)
         self._blocks = list(self._make_blocks(plan, arrays))
+        self._plan = plan
         self._tables = [
-            TableShard(
-                plan.groups[table.group].rule,
-                self._settings[table.group],
-                {key: one.astype(plan.dtype) for key, one in _with_prefix(arrays, f"table/{index}").items()},
-                table.dim,
-            )
+            self._make_table(table, _with_prefix(arrays, f"table/{index}"), sources)
             for index, table in enumerate(plan.tables)
         ]
 
@@ -81,24 +86,62 @@ class Shard:
     def snapshot(self) -> dict[str, np.ndarray]:
         """Return copies of all parameters and their optimizer state, under the names that the constructor takes.
 
+        Rows of large tables are not among them: they are frozen, for `write_rows`.
+
         ZeroMQ reads the memory of a large message while it sends the message. Without copies, gradients that are
         applied in the meantime would mix several steps in one checkpoint.
         """
+        self._frozen = [
+            (plan, table.freeze(), table.lock)
+            for plan, table in zip(self._plan.tables, self._tables, strict=True)
+            if plan.large is not None
+        ]
         return {name: np.array(one, order="C") for name, one in self._arrays().items()}
+
+    def write_rows(self, directory: str, server: int) -> RowWriting:
+        """Start to write the rows of large tables as they were when `snapshot` was called."""
+        return RowWriting(directory, server, self._frozen)
+
+    @property
+    def has_large_tables(self) -> bool:
+        """Whether this server writes rows of large tables itself."""
+        return any(one.large is not None for one in self._plan.tables)
 
     def size(self) -> int:
         """Return the number of elements of all parameters and their optimizer state."""
-        return sum(one.size for one in self._arrays().values())
+        return sum(one.size for one in self._arrays(with_large=True).values())
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """Return views of all parameters and their optimizer state, under the names that the constructor takes."""
+    def _arrays(self, *, with_large: bool = False) -> dict[str, np.ndarray]:
+        """Return views of all parameters and their optimizer state, under the names that the constructor takes.
+
+        Only counters are returned of large tables, unless `with_large` is set.
+        """
         arrays: dict[str, np.ndarray] = {}
         for parameters, _, block in self._blocks:
             for index, state in zip(range(parameters.start, parameters.stop), block.states(), strict=True):
                 arrays |= {f"dense/{index}/{key}": value for key, value in state.items()}
         for index, table in enumerate(self._tables):
-            arrays |= {f"table/{index}/{key}": value for key, value in table.arrays().items()}
+            found = table.arrays()
+            if self._plan.tables[index].large is not None and not with_large:
+                found = {key: one for key, one in found.items() if not one.ndim}
+            arrays |= {f"table/{index}/{key}": value for key, value in found.items()}
         return arrays
+
+    def _make_table(
+        self, table: TablePlan, arrays: Mapping[str, np.ndarray], sources: Mapping[str, Sequence[SavedRows]]
+    ) -> TableShard:
+        dtype = self._plan.dtype
+        counters = {key: one.astype(dtype) for key, one in arrays.items() if not one.ndim}
+        if table.large is None:
+            whole = {key: one for key, one in arrays.items() if one.ndim}
+            keys = [VALUE, *(key for key in whole if key != VALUE)]
+            store = np.empty((table.rows, len(keys), table.dim), dtype)
+            for place, key in enumerate(keys):
+                store[:, place] = whole[key].reshape(-1, table.dim)
+        else:
+            keys = [VALUE, *(slot.key for slot in table.large.slots)]
+            store = filled(table, dtype, sources)
+        return TableShard(self._plan.groups[table.group].rule, self._settings[table.group], keys, store, counters)
 
     def _make_blocks(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, DenseBlock]]:
         """Yield a `DenseBlock` for each sequence of consecutive dense parameters that belong to one optimizer group.
@@ -208,27 +251,46 @@ class RuleBlock(DenseBlock):
 class TableShard:
     """The rows of an embedding table that are on this server, with their optimizer state.
 
-    `arrays` holds ``value`` ``[rows, dim]`` and the optimizer state. The owner changes `settings` between updates.
+    `store` is ``[rows, keys, dim]``: a row is stored next to its optimizer state, so that one gather reads both and one
+    scatter writes both. The first of its `keys` is ``value``. The owner changes `settings` between updates.
     """
 
-    def __init__(self, rule: str, settings: Mapping[str, Any], arrays: Arrays, dim: int) -> None:
+    def __init__(
+        self,
+        rule: str,
+        settings: Mapping[str, Any],
+        keys: Sequence[str],
+        store: np.ndarray,
+        counters: Mapping[str, np.ndarray],
+    ) -> None:
+        self.lock = threading.Lock()
         self._update = RULES[rule]
         self._settings = settings
-        whole = {key: one for key, one in arrays.items() if one.ndim}
-        self._counters = {key: one.copy() for key, one in arrays.items() if not one.ndim}
-        self._keys = [VALUE, *(key for key in whole if key != VALUE)]
-        # Array ``[rows, keys, dim]``: a row is stored next to its optimizer state, so that one gather reads both and
-        # one scatter writes both.
-        self._store = np.stack([whole[key].reshape(-1, dim) for key in self._keys], axis=1)
+        self._keys, self._store, self._counters = keys, store, dict(counters)
+        # A weak reference, so that old rows are no longer kept when nobody is going to read them.
+        self._frozen: weakref.ref[FrozenRows] | None = None
 
     def update(self, ids: np.ndarray, gradients: np.ndarray) -> None:
         """Update rows, whose ids are int64 ``[n]``, each once, with their gradients, ``[n, dim]``."""
-        rows = self._store.take(ids, 0)
-        state = {key: rows[:, index] for index, key in enumerate(self._keys)}
-        self._update(state[VALUE], gradients, {**state, **self._counters}, self._settings)
-        self._store[ids] = rows
+        with self.lock:
+            if self._frozen is not None:
+                if (frozen := self._frozen()) is None:
+                    self._frozen = None
+                else:
+                    frozen.keep(ids)
+                    del frozen
+            rows = self._store.take(ids, 0)
+            state = {key: rows[:, index] for index, key in enumerate(self._keys)}
+            self._update(state[VALUE], gradients, {**state, **self._counters}, self._settings)
+            self._store[ids] = rows
         for counter in self._counters.values():
             counter += 1
+
+    def freeze(self) -> FrozenRows:
+        """Return an object from which the rows can be read as they are now, although they will change."""
+        frozen = FrozenRows(self._store)
+        self._frozen = weakref.ref(frozen)
+        return frozen
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Return the values of the rows with these ids, ``[n, dim]``."""

@@ -136,11 +136,26 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
         client.close()
 
 
+def check_large_tables(training: Training) -> None:
+    """Check that parameter servers can update each table that is on them."""
+    from torch_estimator.feature_column.table import Table
+
+    held = {update.table for update in training.whole_step().tables}
+    for table in training.model.module.modules():
+        if isinstance(table, Table) and table.weight.is_meta and table not in held:
+            raise InvalidValueError(
+                f"The table of {table.pieces[0].name!r} has {table.rows} rows, so it is on parameter servers, which "
+                "update rows with the optimizers of te.optim only; train it with one of these, create it with "
+                "trainable=False, or train without parameter servers."
+            )
+
+
 class ParameterServerSession(Session):
     """One process's part of a training with parameter servers, in which each process trains at its own speed."""
 
     _training: Training
     _steps: PushPullSteps
+    has_servers = True
 
     def __init__(self, config: RunConfig, task: Task, client: ServerClient, strategy: ParameterServerStrategy) -> None:
         super().__init__(config, task)
@@ -154,6 +169,7 @@ class ParameterServerSession(Session):
 
         training.warm_start()
         training.make_optimizers()
+        check_large_tables(training)
         # Describe the training before the checkpoint is restored: a restored schedule changes its optimizer's settings.
         self._description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
@@ -216,7 +232,10 @@ class ParameterServerSession(Session):
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
         training = self._training
         return CheckpointContent(
-            variables=training.model.variables(), slots=training.slots(), state=self._steps.checkpoint_state()
+            variables=training.model.variables(),
+            slots=training.slots(),
+            state=self._steps.checkpoint_state(),
+            row_files=self._steps.write_rows(reserve),
         )
 
     def end(self, result: TrainingResult) -> TrainingResult:

@@ -56,7 +56,7 @@ class LiveGroup:
     def use_tensors(self) -> list[Tensor]:
         """Replace numbers in `values` by scalar tensors; return the tensors in the order of the method `numbers`."""
         params = self._group["params"]
-        device = params[0].device if params else torch.device("cpu")
+        device = params[0].device if params and not params[0].is_meta else torch.device("cpu")
         self._filled, self._fixed = self.numbers(), self.fixed()
         self.tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)

@@ -19,7 +19,7 @@ from torch_estimator.cluster.task import REPLICA, Task
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.table import tables_of_checkpoint
+from torch_estimator.feature_column.table import LargeTables, tables_of_checkpoint
 from torch_estimator.inputs.input_fn import InputContext, call_input_fn
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
@@ -78,14 +78,18 @@ class ModelBuilder:
         *,
         restored: bool = False,
         moved: bool = True,
+        on_servers: bool = False,
     ) -> Model:
         """Call the ``model_fn`` and return the model that it describes.
 
         If the caller will restore a checkpoint before it uses the model (`restored`), the initial values of large
-        tables are not drawn, which saves time. `moved` says whether to move the module to its device now.
+        tables are not drawn, which saves time; to evaluate or predict, these are in a file that is mapped into memory.
+        `moved` says whether to move the module to its device now, and `on_servers` whether parameter servers hold large
+        tables.
         """
+        large = LargeTables.IN_FILE if restored and mode != ModeKeys.TRAIN else LargeTables.IN_MEMORY
         logger.info("Calling model_fn.")
-        with tables_of_checkpoint(restored=restored) as left_at_zero:
+        with tables_of_checkpoint(restored=restored, large=LargeTables.ON_SERVERS if on_servers else large) as left_at_zero:
             spec = self.spec(mode, copy.deepcopy(self.params), config)
         logger.info("Done calling model_fn.")
         in_module = set(spec.module.modules())

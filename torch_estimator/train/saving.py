@@ -69,6 +69,7 @@ class TrainingSaver:
             _own(content.slots),
             self._training.saved_state,
             shards=content.shards,
+            row_files=content.row_files,
         )
         if compared.complete:
             self.writer.trusted = files.basename(path)

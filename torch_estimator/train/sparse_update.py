@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import RowBlock, Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Gradient
 from torch_estimator.optim.companions import companions_of
@@ -29,26 +30,41 @@ class SparseUpdate:
     shape of the table, and with the positions of its elements that are about to be changed.
     """
 
+    not_in_fingerprint = ("_places",)
+
     def __init__(self, table: Table, optimizer: Optimizer, group: LiveGroup, *, shared: bool) -> None:
         self.table = table
         self.optimizer = optimizer
         self.before_change: Callable[[Tensor, Tensor], None] | None = None
         self._group = group
+        # For a table on parameter servers: the places in its block of the lookups of the last sparse gradient.
+        self._places: Tensor | None = None
         # Sums of the gradients of the rows in the current batch. All other rows hold old numbers, which are never read.
-        self._sums = torch.zeros_like(table.weight.detach())
+        self._sums = torch.zeros_like((table.weight if table.block is None else table.block.values).detach())
         self._counts = torch.zeros_like(self._sums) if shared else None
 
     @property
+    def group(self) -> dict[str, Any]:
+        """Settings of the table's parameter group."""
+        return self._group.values
+
+    @property
     def scratch(self) -> list[Tensor]:
-        """Buffers for temporary results of an update; the next update does not use their content."""
-        return [self._sums] if self._counts is None else [self._sums, self._counts]
+        """Buffers for temporary results of an update; the next update does not use their content.
+
+        The block of a table on parameter servers is among them, as it is written anew before each step.
+        """
+        block = self.table.block
+        of_batch = [] if block is None else [block.values, block.positions]
+        return [*of_batch, self._sums, *([] if self._counts is None else [self._counts])]
 
     def changed_by_rows(self) -> list[Tensor]:
         """Return the tensors of which a step changes only the rows that its batch looks up."""
         weight = self.table.weight
         sums = [one for one in companions_of([self.optimizer]) if isinstance(one, GradientSums)]
         states = [state for one in (self.optimizer, *sums) for state in one.state.get(weight, {}).values()]
-        return [weight, *(state for state in states if isinstance(state, Tensor) and state.shape == weight.shape)]
+        found = [weight, *(state for state in states if isinstance(state, Tensor) and state.shape == weight.shape)]
+        return [one for one in found if not one.is_meta]
 
     def sparse_gradient(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> SparseGrad | None:
         """Return the sparse gradient of this table: the id and the gradient of each lookup; ids may repeat.
@@ -64,13 +80,29 @@ class SparseUpdate:
         ]
         if not mine:
             return None
+        if self.table.block is not None:
+            self._places = self._places_of(gathered, gradients, self.table.block)
         ids = torch.cat([ids for ids, _ in mine]) if len(mine) > 1 else mine[0][0]
         return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
+
+    def _places_of(self, gathered: Gathered, gradients: Sequence[Tensor | None], block: RowBlock) -> Tensor:
+        """Return the places in the block of the lookups that have a gradient, int64 ``[lookups]``."""
+        found, at = [], 0
+        for (table, ids, _), gradient in zip(gathered, gradients, strict=True):
+            if table is self.table:
+                if gradient is not None:
+                    # A model that looks up more rows than were found out before is noticed by the ids of its gradients.
+                    places = block.positions[at : at + ids.numel()]
+                    missing = places.new_full((ids.numel() - len(places),), len(block.positions))
+                    found.append(torch.cat([places, missing]) if len(missing) else places)
+                at += ids.numel()
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
         """Add up the gradients, ``[lookups, dim]``, of equal ids; every occurrence of an id gets the sum."""
         dim = self.table.dim
-        rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
+        places = ids if self._places is None else self._places
+        rows = _TracedRows(places) if torch.compiler.is_compiling() else _Elements(places, dim)
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 
     def add_rows(self, total: Tensor, touched: Tensor, gradient: SparseGrad) -> None:
@@ -107,7 +139,7 @@ class SparseUpdate:
         if self._counts is None:
             return None
         counts = rows.added_up(self._counts, torch.ones_like(rows.of(self._counts)))
-        return torch.where(rows.are(self.table.rows), 0.0, 1.0 / counts)
+        return torch.where(rows.are(len(self._sums) - 1), 0.0, 1.0 / counts)
 
 
 class _Elements:

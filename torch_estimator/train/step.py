@@ -304,11 +304,15 @@ class TrainStep:
         """While the body runs, let tables with sparse updates append each of their lookups to `gathered`."""
         for update in self.tables:
             update.table.recorder = gathered
+            if update.table.block is not None:
+                update.table.block.at = 0
         try:
             yield
         finally:
             for update in self.tables:
                 update.table.recorder = None
+                if update.table.block is not None:
+                    update.table.block.at = 0
 
     def _update_dense(self, gradients: Sequence[Gradient | None]) -> list[Tensor | None]:
         left: list[Tensor | None] = []

@@ -134,10 +134,18 @@ class Training:
 
     # The next methods prepare the training. They are called in this order.
 
-    def build_model(self, *, moved: bool) -> None:
-        """Call the ``model_fn`` and build the model; if ``moved``, move the module to its device now."""
+    def build_model(self, *, moved: bool, on_servers: bool = False) -> None:
+        """Call the ``model_fn`` and build the model; if ``moved``, move the module to its device now.
+
+        `on_servers` says that parameter servers hold large tables.
+        """
         self.model = self._builder.build(
-            ModeKeys.TRAIN, self.config, self.task.device, restored=self.checkpoint is not None, moved=moved
+            ModeKeys.TRAIN,
+            self.config,
+            self.task.device,
+            restored=self.checkpoint is not None,
+            moved=moved,
+            on_servers=on_servers,
         )
         model = self.model
         logger.info("Training on %s.", model.device)
