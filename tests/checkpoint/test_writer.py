@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import resource
 import subprocess
@@ -45,6 +46,25 @@ def test_the_newest_checkpoints_are_kept_and_nothing_else(model_dir: str) -> Non
             assert writer.save(step, _variables(step)) == f"{model_dir}/model.ckpt-{step}"
     assert files.listdir(model_dir) == ["checkpoint", "model.ckpt-10", "model.ckpt-8"]
     assert _steps(model_dir) == [8, 10]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux to tell a descriptor's file")
+def test_each_file_of_a_checkpoint_is_synced_once_before_it_gets_its_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+    synced: list[str] = []
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with CheckpointWriter(tmp_path) as writer:
+        path = writer.save(4, _variables(4), {"m": torch.zeros(8)})
+    inside = [os.path.basename(one) for one in synced if "/.tmp-model.ckpt-4-" in one]
+    # The last one is the directory itself.
+    assert sorted(inside[:-1]) == sorted(os.listdir(path))
 
 
 def test_retention_continues_after_a_restart(model_dir: str) -> None:

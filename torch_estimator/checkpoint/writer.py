@@ -269,7 +269,7 @@ class CheckpointWriter:
             document = make_document()
             index, dropped = self._next_index(saved)
             note_unnamed(self._model_dir, [saved.name, *dropped])
-            files.write_file(files.join(target, STATE_NAME), [document])
+            files.write_file(files.join(target, STATE_NAME), [document], synced=False)
             final = files.join(self._model_dir, saved.name)
             if target != final:
                 files.commit_dir(target, final)
@@ -306,7 +306,9 @@ class CheckpointWriter:
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final
         for file, snapshot in ((VARIABLES_NAME, self._variables), (SLOTS_NAME, self._slots)):
-            files.write_file(files.join(target, shard_name(file, 0, self._shards)), snapshot.chunks())
+            # `commit_dir` syncs all files of a local checkpoint.
+            path = files.join(target, shard_name(file, 0, self._shards))
+            files.write_file(path, snapshot.chunks(), synced=False)
         return target
 
     def _next_index(self, saved: SavedCheckpoint) -> tuple[CheckpointIndex, list[str]]:

@@ -77,7 +77,8 @@ def owned(temporary: str) -> Iterator[None]:
     with _locked(temporary, wait_secs=_LOOK_SECS) as lock:
         if lock is not None and kernel():
             # Write the file only after locking. A directory that has this file but no lock counts as abandoned.
-            files.write_file(owner, [kernel().encode()])
+            # After a power cut the kernel is another one, so that the file need not survive that.
+            files.write_file(owner, [kernel().encode()], synced=False)
         try:
             yield
         finally:

@@ -54,8 +54,8 @@ def record_warmup(model: ExportedModel, receiver: ServingInput, rows: Sequence[M
             logger.warning("An export without warm-up instances: %s%s", error, cure)
             return
         if lines:
-            files.makedirs(files.parent(path))
-            files.write_file(path, lines)
+            os.makedirs(files.parent(path), exist_ok=True)
+            files.write_file(path, lines, synced=False)
             return
     logger.warning("An export without warm-up instances: it predicts no number for zeros and empty inputs.")
 

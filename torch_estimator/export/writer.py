@@ -119,7 +119,8 @@ def write_export(
         with new_export(base, clock) as (temporary, final):
             manifest = dataclasses.replace(manifest, data_bytes=_write_model(graph, temporary, manifest.version))
             _copy_assets(assets_extra or {}, temporary)
-            files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
+            # The end of the block syncs all files of the export.
+            files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()], synced=False)
             record_warmup(_loaded(temporary, graph), receiver, rows, warmup_instances)
         return final
     except OSError as error:
@@ -288,7 +289,7 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> int | Non
     path, data = os.path.join(directory, MODEL_FILE), os.path.join(directory, DATA_FILE)
     data_from = LARGEST_MODEL // _DATA_SHARE if graph.size > LARGEST_MODEL else None
     if data_from is not None:
-        files.write_file(data, graph.data(data_from))
+        files.write_file(data, graph.data(data_from), synced=False)
     onnx.save_model(graph.model(producer=PRODUCER, version=version, data_from=data_from), path)
     try:
         onnx.checker.check_model(path)
@@ -320,6 +321,6 @@ def _copy_assets(assets: Mapping[str, files.PathLike], directory: str) -> None:
         target = files.join(directory, ASSETS_EXTRA, *parts)
         files.makedirs(files.parent(target))
         try:
-            files.write_file(target, [files.read_bytes(source)])
+            files.write_file(target, [files.read_bytes(source)], synced=False)
         except FileNotFoundError as error:
             raise ExportError(f"assets_extra names {files.as_url(source)}, which does not exist.") from error
