@@ -30,7 +30,8 @@ class ShapeChoice(AutoChoice):
 
     def trained(self, secs: float) -> None:
         shape = self._state.read()
-        if shape is not None:
+        # Only how long Python takes decides anything.
+        if shape is not None and not shape.is_compiled:
             self._state.write(dataclasses.replace(shape, python_secs=shape.python_secs + secs))
 
     def _is_worth_compiling(self, key: str) -> bool:
