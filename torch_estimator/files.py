@@ -242,9 +242,9 @@ def opened_to_write(path: PathLike) -> Iterator[IO[bytes]]:
 
 
 class LocalCopy:
-    """A file that can be mapped into memory: the file itself, or a copy of a remote one, which is gone with this object.
+    """A file that can be mapped into memory, at `path`: the file itself, or a copy of a remote one.
 
-    `path` is the path of it.
+    The copy is gone with this object.
     """
 
     def __init__(self, path: PathLike) -> None:

@@ -10,9 +10,9 @@ If several processes hold different rows of the variables, each process writes i
 ``variables-00001-of-00002.safetensors`` and so on. ``state.json`` contains their number, and the rows of a tensor that
 is in several files are concatenated in the order of the files. Any number of processes can read such a checkpoint.
 
-Parameter servers write their rows of large tables themselves, one file for the variables and one for each kind of state:
-``variables-of-ps-0.safetensors``, ``slots-0-of-ps-0.safetensors`` and so on (see `row_file`). ``state.json`` names
-these files.
+Parameter servers write their rows of large tables themselves, one file for the variables and one for each kind of
+state: ``variables-of-ps-0.safetensors``, ``slots-0-of-ps-0.safetensors`` and so on (see `row_file`). ``state.json``
+names these files.
 
 The file ``<model_dir>/checkpoint`` (see `index`) names the latest checkpoint and the others that are kept. Its paths
 are relative, so a model directory can be moved. Nothing is pickled: reading a checkpoint runs no code from it.
@@ -101,9 +101,7 @@ def checksum(name: str, entry: Mapping[str, Any], tensor: torch.Tensor) -> int:
     return zlib.crc32(as_bytes(tensor).data, zlib.crc32(json.dumps([name, entry["dtype"], entry["shape"]]).encode()))
 
 
-def state_document(
-    step: int, state: Mapping[str, Any], shards: int, row_files: Sequence[RowFileName] = ()
-) -> bytes:
+def state_document(step: int, state: Mapping[str, Any], shards: int, row_files: Sequence[RowFileName] = ()) -> bytes:
     """Return the content of ``state.json``: JSON that ends with a checksum of everything before it."""
     content = {
         "format": FORMAT_WITH_ROW_FILES if row_files else FORMAT,

@@ -169,9 +169,7 @@ class RowFile(Mapping[str, Array]):
             self._sums = None if sums is None else whole[slice(*sums["data_offsets"])].view("<u4")
             self._entries = {name: _Entry.of(one, *rows.get(name, (0, 1))) for name, one in entries.items()}
             of_tensors = metadata.get(_SUM_OF_TENSORS)
-            self._unchecked = (
-                {} if of_tensors is None else dict(zip(self._entries, of_tensors.split(" "), strict=True))
-            )
+            self._unchecked = {} if of_tensors is None else dict(zip(self._entries, of_tensors.split(" "), strict=True))
             end = max((one.stop for one in self._entries.values()), default=0)
             if end > len(whole):
                 raise ValueError(f"it has {len(whole)} of {end} bytes of data")

@@ -49,8 +49,8 @@ def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSet
         if name in on_servers:
             if name in settings.var_name_to_vocab_info or not isinstance(checkpoint.variables, SavedTensors):
                 raise InvalidValueError(
-                    f"warm_start_from cannot take over {name!r} by words, or from TensorFlow, because parameter servers "
-                    "read this large table themselves; warm-start it in one process first, and from that here."
+                    f"warm_start_from cannot take over {name!r} by words, or from TensorFlow, because parameter "
+                    "servers read this large table themselves; warm-start it in one process first, and from that here."
                 )
             continue
         previous = as_in_torch(checkpoint.variables[renamed.get(name, name)], owners.get(name))
@@ -116,9 +116,7 @@ def _check_present(variables: Mapping[str, Tensor], renamed: Mapping[str, str], 
         )
 
 
-def _check_shapes(
-    variables: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], checkpoint: Checkpoint
-) -> None:
+def _check_shapes(variables: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]], checkpoint: Checkpoint) -> None:
     differing = [
         f"{name!r} ({list(shapes[name])} in the checkpoint, {list(variable.shape)} in the model)"
         for name, variable in variables.items()

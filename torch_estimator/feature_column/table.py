@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -21,6 +22,8 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.mapped_memory import mapped_zeros
 from torch_estimator.initial_values import Distribution
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 LARGE_BYTES = 1 << 26
 """Size in bytes from which a table is large: only parameter servers hold it in memory, where there are some."""
@@ -63,7 +66,7 @@ class LargeTables(Enum):
 
     IN_MEMORY = auto()
     IN_FILE = auto()
-    """In a temporary file that is mapped into memory, for a model that a checkpoint is restored into."""
+    """In memory, until a checkpoint is restored into the model: `Table.map_rows` then puts them into a file."""
     ON_SERVERS = auto()
     """On parameter servers; the model has them on torch's device ``meta``, which knows shapes and no numbers."""
 
@@ -74,7 +77,8 @@ class _Creation:
     large: LargeTables
 
 
-_CREATION: ContextVar[_Creation] = ContextVar("_CREATION", default=_Creation(None, LargeTables.IN_MEMORY))
+_DEFAULT = _Creation(None, LargeTables.IN_MEMORY)
+_CREATION: ContextVar[_Creation] = ContextVar("_CREATION", default=_DEFAULT)
 
 
 @contextlib.contextmanager
@@ -153,6 +157,8 @@ class Table(nn.Module):
             and `forward` appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
         block: The rows of the batch, if `weight` is on parameter servers and a training runs; otherwise None.
+        is_in_file: Whether `weight` goes into a file when a checkpoint is restored (`map_rows`).
+        mapped: The memory of that file, or None.
         initial: The seed and the variables to make initial values of, if `weight` is on parameter servers.
         read_from: For variables that a warm start takes over, the files to read them from (`row_file.SavedRows`), if
             `weight` is on parameter servers.
@@ -180,10 +186,12 @@ class Table(nn.Module):
         self.dim = dim
         self.recorder = None
         self.block = None
+        self.mapped: torch.Tensor | None = None
         self.initial: tuple[int, tuple[Piece, ...]] | None = None
         self.read_from: dict[str, list[Any]] = {}
         creation = _CREATION.get()
         self.weight = nn.Parameter(_zeros(rows + 1, dim, creation.large, pieces, trainable), requires_grad=trainable)
+        self.is_in_file = creation.large is LargeTables.IN_FILE and self.weight.nbytes >= LARGE_BYTES
         seed = 0
         if any(piece.initializer is not None for piece in pieces):
             seed = int(torch.randint(0, 2**62, (), device="cpu"))
@@ -232,6 +240,15 @@ class Table(nn.Module):
             raise self.is_elsewhere("looking up other rows than the last step's")
         return functional.embedding(positions, self.block.values.detach())
 
+    def map_rows(self, shared: torch.Tensor | None) -> torch.Tensor:
+        """Put the weight into a temporary file that is mapped into memory, with zeros, or take over a `shared` one.
+
+        The parameter stays the same object. Return its memory, which another table may share.
+        """
+        memory = mapped_zeros(self.rows + 1, self.dim, self.weight.dtype) if shared is None else shared
+        self.weight.data = memory
+        return memory
+
     def is_elsewhere(self, what: str) -> InvalidValueError:
         """Return the error that `what` needs the rows of this table, which are on parameter servers."""
         return InvalidValueError(
@@ -274,8 +291,9 @@ def _zeros(rows: int, dim: int, large: LargeTables, pieces: Sequence[Piece], tra
         made_by_row = all(piece.initializer is None or isinstance(piece.initializer, Distribution) for piece in pieces)
         if large is LargeTables.ON_SERVERS and trainable and made_by_row:
             return torch.zeros(rows, dim, device="meta")
-        if large is LargeTables.IN_FILE and torch.get_default_device().type == "cpu":
-            return mapped_zeros(rows, dim, dtype)
+        if large is LargeTables.IN_FILE and torch.get_default_device().type == "cpu" and dtype in _NUMPY:
+            # Memory that nobody has written to takes no room.
+            return torch.from_numpy(np.zeros((rows, dim), _NUMPY[dtype]))
     return torch.zeros(rows, dim)
 
 

@@ -1,8 +1,8 @@
-"""The rows of a large table on a parameter server: made, read from checkpoints and written to them by the server itself.
+"""The rows of a large table on a parameter server, which makes, reads and writes them itself.
 
 No worker holds such a table, so no message carries it. The chief sends a plan of it (`plan.LargePlan`) and names the
-files of a checkpoint; `filled` makes the rows from these. For the next checkpoint, `TableShard.freeze` notes the moment,
-and a thread of `RowWriting` writes the rows as they were then, while pushes go on changing them.
+files of a checkpoint; `filled` makes the rows from these. For the next checkpoint, `TableShard.freeze` notes the
+moment, and a thread of `RowWriting` writes the rows as they were then, while pushes go on changing them.
 """
 
 from __future__ import annotations
@@ -102,9 +102,7 @@ def _draw(rows: np.ndarray, plan: LargePlan, variable: VariablePlan, start: int)
         rows[at:stop] = distribution.rows(variable.seed, variable.name, ids, rows.shape[1])
 
 
-def _read(
-    rows: np.ndarray, plan: LargePlan, variable: VariablePlan, name: str, sources: Sequence[SavedRows]
-) -> None:
+def _read(rows: np.ndarray, plan: LargePlan, variable: VariablePlan, name: str, sources: Sequence[SavedRows]) -> None:
     """Copy this server's rows of a variable or slot from files, which any number of servers may have written."""
     found = 0
     for source in sources:
@@ -207,7 +205,8 @@ class RowWriting:
     def _write(self) -> None:
         most_keys = max(1 + len(_large(table).slots) for table, _, _ in self._tables)
         with ExitStack() as stack:
-            names = [f"variables-of-ps-{self._server}", *(f"slots-{n}-of-ps-{self._server}" for n in range(most_keys - 1))]
+            kinds = ["variables", *(f"slots-{number}" for number in range(most_keys - 1))]
+            names = [f"{kind}-of-ps-{self._server}" for kind in kinds]
             writers = [
                 RowFileWriter(
                     stack.enter_context(files.opened_to_write(files.join(self._directory, f"{name}.safetensors"))),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.parameter_server.lookups import UniqueRows
 from torch_estimator.initial_values import Distribution
+from torch_estimator.parameter_server.lookups import UniqueRows
 from torch_estimator.parameter_server.plan import (
     DensePlan,
     GroupPlan,

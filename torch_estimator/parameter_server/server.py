@@ -89,8 +89,8 @@ class ParameterServer:
     It waits ``wait_secs`` for the chief's parameters, and for workers to come back. `is_over` says whether the training
     had ended before this server started; it is called while the server waits for the chief. With `serves_until_sigterm`
     it waits for another training when one has ended, until `shut_down` is called. `recording` gets what the chief says
-    about its training, and the run id; the training is served within what it returns. `may_write` gets a model directory
-    and a run id, and says whether this server may write rows of large tables there.
+    about its training, and the run id; the training is served within what it returns. `may_write` gets a model
+    directory and a run id, and says whether this server may write rows of large tables there.
     """
 
     def __init__(

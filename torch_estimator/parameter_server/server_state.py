@@ -256,8 +256,8 @@ class ServerState:
                 for name, saved in names.items():
                     if not isinstance(saved, SavedTensors):
                         raise CheckpointError(
-                            f"Parameter servers read {name!r} themselves, which they cannot from {self._checkpoint.path}; "
-                            "make a checkpoint of ours by training one step in one process."
+                            f"Parameter servers read {name!r} themselves, which they cannot from "
+                            f"{self._checkpoint.path}; make a checkpoint of ours by training one step in one process."
                         )
                     found[name] = [asdict(one) for one in saved.files_of(name)]
         return found

@@ -40,9 +40,10 @@ _FINITE_CHECK_SIZE = 1 << 16
 class Shard:
     """All parameters that this server holds, with their optimizer state.
 
-    Large tables come from `sources`; see `plan.Start`. The keys of `arrays` are ``dense/<index>/<key>`` and ``table/<index>/<key>``, with ``value`` for the parameter
-    itself; a table has only the rows that are on this server. Raise ValueError if a parameter has another shape than in
-    the plan; other mistakes raise whatever Python raises, here or when the optimizer uses them.
+    Large tables come from `sources`; see `plan.Start`. The keys of `arrays` are ``dense/<index>/<key>`` and
+    ``table/<index>/<key>``, with ``value`` for the parameter itself; a table has only the rows that are on this server.
+    Raise ValueError if a parameter has another shape than in the plan; other mistakes raise whatever Python raises,
+    here or when the optimizer uses them.
     """
 
     def __init__(

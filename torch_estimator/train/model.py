@@ -33,6 +33,7 @@ from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.companions import AVERAGE, companions_of, is_of_companion, with_companions
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, to_tensors, weight_arguments
+from torch_estimator.train.mapped_tables import map_tables
 from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
 from torch_estimator.train.seen_rows import SeenRows
 from torch_estimator.warm_start import WarmStartSettings
@@ -186,6 +187,7 @@ class Model:
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
         """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given."""
+        known, share = map_tables(self.module, checkpoint)
         variables, checkpoint = self._shared(checkpoint)
         if IMPORTED in checkpoint.state:
             self._check_hashes(checkpoint)
@@ -198,13 +200,15 @@ class Model:
         if optimizers is not None:
             checkpoint = self._checked_slots(checkpoint, optimizers)
         with torch.no_grad():
-            _copy(checkpoint.variables, variables)
+            to_copy = {name: one for name, one in variables.items() if name not in known}
+            _copy(checkpoint.variables, to_copy)
             if optimizers is not None:
                 for companion in companions_of(optimizers):
                     companion.start_over()
                 restore_slots(self.module, with_companions(optimizers), checkpoint.slots)
             elif self.spec.mode != ModeKeys.TRAIN:
-                _use_averages(checkpoint, variables)
+                _use_averages(checkpoint, to_copy)
+        share()
         self._buffers.restore(checkpoint.state.get(_LOSS_BUFFERS, {}))
         self.structure = checkpoint.state.get(_STRUCTURE)
         if self.spec.transform is not None:

@@ -87,9 +87,12 @@ class ModelBuilder:
         `moved` says whether to move the module to its device now, and `on_servers` whether parameter servers hold large
         tables.
         """
-        large = LargeTables.IN_FILE if restored and mode != ModeKeys.TRAIN else LargeTables.IN_MEMORY
+        device = device or device_of(config)
+        in_file = restored and mode != ModeKeys.TRAIN and device == "cpu"
+        large = LargeTables.IN_FILE if in_file else LargeTables.IN_MEMORY
+        large = LargeTables.ON_SERVERS if on_servers else large
         logger.info("Calling model_fn.")
-        with tables_of_checkpoint(restored=restored, large=LargeTables.ON_SERVERS if on_servers else large) as left_at_zero:
+        with tables_of_checkpoint(restored=restored, large=large) as left_at_zero:
             spec = self.spec(mode, copy.deepcopy(self.params), config)
         logger.info("Done calling model_fn.")
         in_module = set(spec.module.modules())
@@ -99,7 +102,7 @@ class ModelBuilder:
                 draw()
         spec = self._apart_from_training(spec)
         spread_features(spec.module)
-        return Model(spec, device or device_of(config), moved=moved, seen=self.seen)
+        return Model(spec, device, moved=moved, seen=self.seen)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
         """Call an ``input_fn`` and return its data as a Dataset; each replica on a machine gets a part of the batches.
