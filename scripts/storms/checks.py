@@ -66,12 +66,13 @@ def problems(job_dir: Path, told: Told, rows: Rows, killed: Sequence[str], *, se
     `killed` are names of the processes that were killed. `served` says whether parameters are with servers, where
     nobody takes a step again.
     """
-    yield from _problems_of_checkpoints(job_dir, told)
+    yield from problems_of_checkpoints(job_dir, told)
     yield from _problems_of_exports(job_dir, told)
     yield from _problems_of_rows(job_dir, told, rows, killed, served)
 
 
-def _problems_of_checkpoints(job_dir: Path, told: Told) -> Iterator[str]:
+def problems_of_checkpoints(job_dir: Path, told: Told) -> Iterator[str]:
+    """Yield a sentence for checkpoints that do not load, or are not in the order of their steps up to the last."""
     if told.saved != sorted(told.saved):
         yield f"checkpoints were saved out of order: {told.saved}."
     steps = []

@@ -8,6 +8,9 @@ that load, whose steps ascend and the last of which is that of the last step, wi
 row was trained on in every epoch. Those that train in step must end with the very bits of a job that nobody disturbed.
 After a kill that comes alone, the next step has to come within 2 s where it was a server's, and within 8 s where it was
 that of a worker who trains in step; fewer than 20 kills are too few to judge that by.
+
+With --large, a table of so many rows (2^24 by default, 1 GB, and as much of state) is on the parameter servers instead,
+and every row of every checkpoint has to be what some number of whole updates makes of it (`large_job`).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any
 
 from benchmarks.protocol import conclude
 from examples.options import at_least, positive
-from scripts.storms.checks import Rows, Told, problems
+from scripts.storms.checks import Rows, Told, problems, problems_of_checkpoints
 from scripts.storms.cluster import LAUNCHER, Line, StormCluster
 from scripts.storms.common import (
     ROOT,
@@ -38,6 +41,7 @@ from scripts.storms.common import (
 )
 from scripts.storms.job import PACE, STEP
 from scripts.storms.kill import differences
+from scripts.storms.large_job import problems_of_rows
 from scripts.storms.times import SERVED, TOGETHER, Kill, table, verdicts
 from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 
@@ -202,6 +206,9 @@ def number_rows(source: Path, target: Path, most: int) -> int:
 def storm(args: argparse.Namespace) -> Iterator[str]:
     """Runs it; a sentence for everything that does not hold."""
     work = emptied(args.work_dir)
+    if args.large:
+        yield from storm_of_large_table(args, work)
+        return
     trainers = 1 + args.workers
     examples = args.steps * _BATCH * (trainers if args.synchronous else 1)
     count = number_rows(args.train_file, work / "train.csv", max(1, examples // 2))
@@ -232,6 +239,22 @@ def storm(args: argparse.Namespace) -> Iterator[str]:
             yield f"an undisturbed job ends otherwise: {difference}."
 
 
+def storm_of_large_table(args: argparse.Namespace, work: Path) -> Iterator[str]:
+    """Runs the storm with a large table; a sentence for everything that does not hold."""
+    names = ["chief 0", *(f"worker {index}" for index in range(args.workers)), "evaluator 0"]
+    names += [f"ps {index}" for index in range(args.servers)]
+    strikes = plan(args.kills, names, args.roles, random.Random(args.seed))
+    print(f"{', '.join(names)}: {args.steps} steps, a table of {args.large} rows, {len(strikes)} kills.", flush=True)
+    began = time.monotonic()
+    one = Struck(args, work, None).run("struck", strikes)
+    landed = [kill.name for kill in one.kills]
+    print(f"{len(landed)} of {args.kills} kills landed in {time.monotonic() - began:.0f} s.\n\n{table(one.kills)}\n")
+    if one.strikes:
+        yield f"the job had ended {len(one.strikes)} kills before the last; give more --steps."
+    yield from problems_of_checkpoints(work / "struck", one.told)
+    yield from problems_of_rows(work / "struck")
+
+
 def _end(model_dir: Path) -> Checkpoint:
     """The last checkpoint, without whether the input was known to be over when it was saved."""
 
@@ -245,11 +268,11 @@ def _end(model_dir: Path) -> Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """Runs jobs in folders of `work`, with the settings of the command line `args`."""
+    """Runs jobs in folders of `work`, with the settings of the command line; `rows` is None for a large table."""
 
     args: argparse.Namespace
     work: Path
-    rows: Rows
+    rows: Rows | None
 
     def run(self, name: str, strikes: Sequence[Strike]) -> Storm:
         """Run a job to its end, with these kills; raise a StormError if it fails."""
@@ -275,9 +298,16 @@ class Struck:
             "--parameter-server-count": 0 if self.args.synchronous else self.args.servers,
             "--max-restarts": 10 * self.args.kills + 1,
             "--package-path": ROOT / "scripts",
-            "--module-name": "scripts.storms.job",
+            "--module-name": "scripts.storms.job" if self.rows is not None else "scripts.storms.large_job",
             "--job-dir": self.work / name,
         }
+        if self.rows is None:
+            table: dict[str, object] = {
+                "--rows": self.args.large,
+                "--steps": self.args.steps,
+                "--every": self.args.every,
+            }
+            return ["--distributed", "--evaluator", *words(launch), "--", *words(table)]
         job: dict[str, object] = {
             "--train-file": self.work / "train.csv",
             "--eval-file": self.work / "eval.csv",
@@ -299,6 +329,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--seed", type=int, default=1, help="of whom to kill, and when (default: 1)")
     add("--roles", nargs="+", choices=ROLES, help="whom to kill (default: all that there are)")
     add("--synchronous", action="store_true", help="train in step, without parameter servers")
+    add("--large", type=at_least(1), nargs="?", const=1 << 24, default=0, metavar="ROWS", help="see above")
     add("--workers", type=at_least(0), default=2, help="beside the chief (default: 2)")
     add("--servers", type=at_least(1), default=2, help="that hold parameters (default: 2)")
     add("--every", type=at_least(1), default=100, help="steps between checkpoints (default: 100)")
@@ -306,6 +337,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--work-dir", type=Path, default=ROOT / "runs" / "fault-storm", help="for the jobs; emptied first")
     add_census_files(parser)
     args = parser.parse_args(arguments)
+    if args.large and args.synchronous:
+        parser.error("--large is for parameter servers, and --synchronous trains without them")
     absent = {"ps": args.synchronous, "worker": not args.workers}
     there = [role for role in ROLES if not absent.get(role)]
     if args.roles and not set(args.roles) <= set(there):
