@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from examples.census.trainer import sample
-from scripts.storms import faults
+from scripts.storms import faults, large_job
 from scripts.storms.checks import Rows, Told, problems, seen
 from scripts.storms.cluster import LAUNCHER, Line
 from scripts.storms.job import SEEN
 from scripts.storms.times import SERVED, TOGETHER, Kill, table, verdicts
+from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.summary.event_writer import EventWriter
 
 
@@ -40,6 +42,35 @@ def test_a_cluster_survives_a_kill_of_each_role(tmp_path: Path, capsys: pytest.C
         assert f"killed {name} at step " in printed
     assert "A quick run, too short to judge by:\nseconds from a kill of ps to the next step, " in printed
     assert "killed evaluator 0 at step " in printed.partition("; training had ended")[0].splitlines()[-1]
+
+
+def test_every_row_of_a_large_table_is_whole_after_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = ["--large", "1048576", "--roles", "ps", "chief", "--workers", "0", "--servers", "2"]
+
+    status = faults.main([*large, "--kills", "2", "--steps", "300", "--every", "50", "--work-dir", str(tmp_path)])
+
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "2 of 2 kills landed" in printed
+    assert printed.count(", 0 rows wrong") == 2
+
+
+def test_a_row_that_no_number_of_updates_makes_is_found(tmp_path: Path) -> None:
+    values, totals = large_job.replayed(5)
+    value, total = (torch.from_numpy(one[[0, 2, 5]])[:, None].repeat(1, large_job.DIM) for one in (values, totals))
+    slot = f"{large_job.NAME}/Adagrad"
+    with CheckpointWriter(str(tmp_path)) as writer:
+        writer.save(1, {large_job.NAME: value}, {slot: total})
+        assert list(large_job.problems_of_rows(_settled(writer, tmp_path))) == []
+        value[1, 3] += 1e-6
+        writer.save(2, {large_job.NAME: value}, {slot: total})
+        (found,) = large_job.problems_of_rows(_settled(writer, tmp_path))
+    assert found.startswith("1 rows of ")
+
+
+def _settled(writer: CheckpointWriter, model_dir: Path) -> Path:
+    writer.wait()
+    return model_dir
 
 
 def test_the_seed_says_whom_to_kill_and_every_role_has_its_turn() -> None:

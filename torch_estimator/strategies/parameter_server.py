@@ -137,16 +137,24 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
 
 
 def check_large_tables(training: Training) -> None:
-    """Check that parameter servers can update each table that is on them."""
-    from torch_estimator.feature_column.table import Table
+    """Check that parameter servers can update each table that is on them, and name large tables that are not."""
+    from torch_estimator.feature_column.table import LARGE_BYTES, Table
 
     held = {update.table for update in training.whole_step().tables}
-    for table in training.model.module.modules():
-        if isinstance(table, Table) and table.weight.is_meta and table not in held:
+    for table in (one for one in training.model.module.modules() if isinstance(one, Table)):
+        name, size = table.pieces[0].name, table.weight.nbytes
+        if table.weight.is_meta and table not in held:
             raise InvalidValueError(
-                f"The table of {table.pieces[0].name!r} has {table.rows} rows, so it is on parameter servers, which "
-                "update rows with the optimizers of te.optim only; train it with one of these, create it with "
-                "trainable=False, or train without parameter servers."
+                f"The table of {name!r} has {table.rows} rows, so it is on parameter servers, which update rows with "
+                "the optimizers of te.optim only; train it with one of these, create it with trainable=False, or "
+                "train without parameter servers."
+            )
+        if not table.weight.is_meta and size >= LARGE_BYTES and training.is_chief:
+            logger.warning(
+                "Every process holds the table of %r, %d bytes: only tables that are trained, and without a function "
+                "as initializer, are on parameter servers alone.",
+                name,
+                size,
             )
 
 
