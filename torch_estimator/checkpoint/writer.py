@@ -40,7 +40,7 @@ from torch_estimator.checkpoint.retention import RetentionPolicy, SavedCheckpoin
 from torch_estimator.checkpoint.row_file import RowFileName
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.snapshot import HostSnapshot
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, ClusterError
 
 _logger = logging.getLogger(__name__)
 
@@ -278,6 +278,10 @@ class CheckpointWriter:
             self._discard(saved.name)
             _logger.warning("%s is not saved: %s", saved.name, error)
             return
+        except ClusterError:
+            # Another process could not write its part, and the error says why.
+            self._discard(saved.name)
+            raise
         except Exception as error:
             self._discard(saved.name)
             path = files.join(self._model_dir, saved.name)

@@ -304,7 +304,10 @@ def _written(client: ServerClient) -> list[RowFileName]:
             if header.kind is Kind.EMPTY:
                 raise NotWhole(f"ps {index} was started again while it wrote its rows.")
             if progress["error"] is not None:
-                raise ClusterError(f"ps {index} cannot write its rows: {progress['error']}")
+                raise ClusterError(
+                    f"ps {index} cannot write its rows of large tables: {progress['error']}; the checkpoint before "
+                    "stays, and training goes on from it when it is started again."
+                )
         if all(progress["done"] for _, progress in replies):
             return [RowFileName(**one) for _, progress in replies for one in progress["files"]]
         time.sleep(_POLL_SECS)
