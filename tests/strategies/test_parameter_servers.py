@@ -30,6 +30,8 @@ from torch_estimator import feature_column as fc
 model_dir, batch, max_steps, *rest = sys.argv[1:]
 settings = dict(one.split("=") for one in rest)
 logging.basicConfig(level=logging.INFO, format="%(message)s")
+if "large" in settings:
+    te.feature_column.table.LARGE_BYTES = int(settings["large"])
 config = te.RunConfig(
     log_step_count_steps=100,
     random_seed=1,
@@ -154,6 +156,8 @@ def alone(model_dir: Path, *arguments: object) -> None:
         ("dnn=decayed", "lists=1"),
         pytest.param(("linear=torch", "dnn=Adam", "compile=True", "save=50"), marks=pytest.mark.slow),
         ("linear=clipped", "dnn=clipped", "compile=True"),
+        ("dnn=decayed", "lists=1", "large=0"),
+        ("linear=clipped", "dnn=clipped", "compile=True", "large=0"),
     ],
     ids=" ".join,
 )
@@ -166,14 +170,40 @@ def test_one_worker_computes_what_a_single_process_computes(tmp_path: Path, sett
     assert_close(tmp_path / "served", tmp_path / "alone")
 
 
-@pytest.mark.parametrize("compiles", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_a_job_continues_with_and_without_servers(tmp_path: Path, compiles: bool) -> None:
-    settings = ("repeat=1", f"compile={compiles}")
+@pytest.mark.parametrize("settings", [pytest.param(("compile=True",), marks=pytest.mark.slow), (), ("large=0",)])
+def test_a_job_continues_with_and_without_servers(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    settings = ("repeat=1", *settings)
     run(tmp_path / "turns", 32, 20, *settings)
     alone(tmp_path / "turns", 32, 50, *settings)
     run(tmp_path / "turns", 32, 70, *settings, servers=2)
     alone(tmp_path / "alone", 32, 70, "repeat=1")
     assert_close(tmp_path / "turns", tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    "settings", [(), ("dnn=Adam", "lists=1"), ("linear=clipped",), ("compile=True",)], ids=" ".join
+)
+def test_tables_on_servers_alone_end_with_the_bits_of_tables_that_the_worker_holds(
+    tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    for large in (0, 2**40):
+        run(tmp_path / str(large), 32, 60, "repeat=1", "save=25", f"large={large}", *settings, servers=2)
+    ours, theirs = variables(tmp_path / "0"), variables(tmp_path / str(2**40))
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    names = {one.name for one in (tmp_path / "0" / "model.ckpt-60").iterdir()}
+    assert {"variables-of-ps-0.safetensors", "variables-of-ps-1.safetensors"} <= names
+
+
+def test_an_optimizer_of_torch_is_refused_for_a_table_on_servers_alone(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    chief, server = (cluster.start(task, tmp_path, 32, 60, "linear=torch", "large=0") for task in cluster.tasks)
+    (result,) = ended([chief])
+    server.kill()
+    server.wait()
+    assert result.status == 2, result.output
+    assert "is on parameter servers, which update rows with the optimizers of te.optim only; train it" in result.output
 
 
 @pytest.mark.slow
@@ -190,7 +220,7 @@ def test_a_job_that_continues_with_more_or_fewer_processes_restarts_its_input(tm
     assert "saved in a training of 2 processes, and this one is of 1: reading the input from" in results[0].output
 
 
-@pytest.mark.parametrize("settings", [(), ("pipeline=1", "look=50")])
+@pytest.mark.parametrize("settings", [(), ("pipeline=1", "look=50"), ("pipeline=1", "large=0")])
 def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path, settings: tuple[str, ...]) -> None:
     # 5, 4 and 4 batches of one.
     results = run(tmp_path, 1, None, "rows=13", *settings, workers=2)
@@ -235,9 +265,10 @@ def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(t
     assert state.ended
 
 
-def test_a_job_goes_on_though_each_kind_of_process_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [2**40, 0])
+def test_a_job_goes_on_though_each_kind_of_process_is_killed(tmp_path: Path, large: int) -> None:
     cluster = Cluster(PROGRAM, workers=1, servers=2)
-    arguments = (tmp_path, 16, 1500, "repeat=1", "save=100", "slow=0.005", "dnn=decayed")
+    arguments = (tmp_path, 16, 1500, "repeat=1", "save=100", "slow=0.005", "dnn=decayed", f"large={large}")
     running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
     told = {}
     for reached, victim in ((100, ("ps", 1)), (300, ("worker", 0)), (500, ("chief", 0)), (700, ("ps", 0))):
@@ -371,9 +402,10 @@ def test_a_second_ctrl_c_ends_a_server_that_workers_still_need(tmp_path: Path) -
     assert "Ctrl-C asked for it" not in result.output
 
 
-def test_sigterm_to_one_server_saves_what_it_holds_before_it_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [2**40, 0])
+def test_sigterm_to_one_server_saves_what_it_holds_before_it_ends(tmp_path: Path, large: int) -> None:
     cluster = Cluster(PROGRAM, workers=1, servers=2)
-    arguments = (tmp_path, 16, 4000, "repeat=1", "slow=0.002", "save=100000")
+    arguments = (tmp_path, 16, 4000, "repeat=1", "slow=0.002", "save=100000", f"large={large}")
     running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
     read_until(running["chief", 0], "step = 100")
     os.kill(running["ps", 0].pid, signal.SIGTERM)
