@@ -63,7 +63,7 @@ def _served(key: Key | None, kilobytes: int) -> Iterator[ServerClient]:
             "max_staleness": None,
             "cursors": {},
         }
-        client.start(0, {"plan": plan.as_json(), **about}, {"dense/0/value": dense})
+        client.start({0: ({"plan": plan.as_json(), **about}, {"dense/0/value": dense})})
         yield client
         client.request_all(Kind.END)
     process.join()

@@ -230,7 +230,7 @@ def test_large_messages_arrive_unchanged(tmp_path: Path) -> None:
     values = np.concatenate(list(arrays.values()))
     with serving(address, key), closing(ServerClient("chief 0", 0, [address], wait_secs=WAIT_SECS, key=key)) as client:
         assert len(b"".join(map(bytes, pack_json(Header(Kind.CURSOR, 1), content)))) > MOST_FRAME_BYTES
-        client.start(0, {**GIVEN, "plan": plan.as_json(), "step": 0}, arrays)
+        client.start({0: ({**GIVEN, "plan": plan.as_json(), "step": 0}, arrays)})
         push = Push(np.empty(0), np.ones(len(sizes), np.uint8), values, [])
         ((_, frames),) = client.request(
             {0: [pack_exchange(client.header(Kind.EXCHANGE, PUSHES | PULLS), push, [])]},

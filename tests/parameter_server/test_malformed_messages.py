@@ -242,7 +242,9 @@ def test_a_frame_that_is_too_large_closes_only_its_connection(
 def test_replies_that_a_peer_does_not_read_are_not_kept(served: Served) -> None:  # noqa: F811
     size = 2**20
     plan = ServerPlan(dtype="float32", groups=PLAN.groups[:1], dense=(DensePlan("bias", (size,), 0),), tables=())
-    served.client.start(0, {**GIVEN, "plan": plan.as_json(), "step": 5}, {"dense/0/value": np.zeros(size, np.float32)})
+    served.client.start(
+        {0: ({**GIVEN, "plan": plan.as_json(), "step": 5}, {"dense/0/value": np.zeros(size, np.float32)})}
+    )
     with (
         closing(Relay(served.address)) as relay,
         zmq.Context() as context,

@@ -86,7 +86,7 @@ class Served:
 
     def start(self, **content: Any) -> None:
         given = {**GIVEN, "step": 5, **content}
-        self.client.start(0, given, ARRAYS)
+        self.client.start({0: (given, ARRAYS)})
 
     def push(self, header: Header, gradient: float = 1.0) -> Kind:
         ((reply, _),) = self.client.request(pushing(header, gradient)).values()
@@ -424,7 +424,7 @@ def test_the_state_of_a_server_can_be_restored(served: Served) -> None:
     ((header, _, arrays),) = served.client.state()
     served.push(served.client.header(Kind.EXCHANGE, PUSHES))
     expected = served.client.state()[0][2]
-    served.client.start(0, {**GIVEN, "step": header.step}, arrays)
+    served.client.start({0: ({**GIVEN, "step": header.step}, arrays)})
     served.push(served.client.header(Kind.EXCHANGE, PUSHES))
     ((_, _, again),) = served.client.state()
     assert again.keys() == expected.keys() == {*ARRAYS, "dense/1/momentum_buffer"}
@@ -457,7 +457,7 @@ def test_a_state_that_is_read_during_pushes_is_of_one_moment(served: Served) -> 
         "table/1/value": table,
         "table/1/accumulator": np.ones_like(table),
     }
-    served.client.start(0, {**GIVEN, "plan": LARGE.as_json(), "step": 5}, given)
+    served.client.start({0: ({**GIVEN, "plan": LARGE.as_json(), "step": 5}, given)})
     rows = np.arange(2**16)
     push = Push(np.array([0.1]), np.ones(2, np.uint8), np.ones(2**21, np.float32), [(rows, table + 1)] * 2)
 
@@ -752,7 +752,7 @@ def test_until_sigterm_a_server_serves_one_training_after_another() -> None:
         with closing(ServerClient("chief 0", 0, [address], wait_secs=60)) as client:
             ((header, _),) = client.request_all(Kind.HELLO)
             assert (header.kind, header.step) == (Kind.EMPTY, 0)
-            client.start(0, {**GIVEN, "step": 5}, ARRAYS)
+            client.start({0: ({**GIVEN, "step": 5}, ARRAYS)})
             client.request_all(Kind.END)
     process.terminate()
     _, told = process.communicate(timeout=60)
