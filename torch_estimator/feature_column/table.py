@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.embedding import Combiner
-from torch_estimator.feature_column.mapped_memory import mapped_zeros
 from torch_estimator.initial_values import Distribution
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
@@ -66,7 +65,7 @@ class LargeTables(Enum):
 
     IN_MEMORY = auto()
     IN_FILE = auto()
-    """In memory, until a checkpoint is restored into the model: `Table.map_rows` then puts them into a file."""
+    """In memory, until a checkpoint is restored into the model: `train.mapped_tables` then puts them into a file."""
     ON_SERVERS = auto()
     """On parameter servers; the model has them on torch's device ``meta``, which knows shapes and no numbers."""
 
@@ -157,7 +156,7 @@ class Table(nn.Module):
             and `forward` appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
         block: The rows of the batch, if `weight` is on parameter servers and a training runs; otherwise None.
-        is_in_file: Whether `weight` goes into a file when a checkpoint is restored (`map_rows`).
+        is_in_file: Whether `weight` goes into a file when a checkpoint is restored.
         mapped: The memory of that file, or None.
         initial: The seed and the variables to make initial values of, if `weight` is on parameter servers.
         read_from: For variables that a warm start takes over, the files to read them from (`row_file.SavedRows`), if
@@ -228,7 +227,7 @@ class Table(nn.Module):
             self.recorder.append((self, ids, gathered))
             return gathered
         if self.block is None:
-            raise self.is_elsewhere("looking up rows")
+            raise _is_elsewhere(self, "looking up rows")
         lookup = self.block.next_lookup(ids)
         positions = self.block.positions_of(lookup, ids)
         if self.recorder is not None:
@@ -237,25 +236,8 @@ class Table(nn.Module):
         if self.block.at >= self.block.count:
             self.block.at = 0
         if not torch.equal(self.block.ids[lookup], ids.reshape(-1)):
-            raise self.is_elsewhere("looking up other rows than the last step's")
+            raise _is_elsewhere(self, "looking up other rows than the last step's")
         return functional.embedding(positions, self.block.values.detach())
-
-    def map_rows(self, shared: torch.Tensor | None) -> torch.Tensor:
-        """Put the weight into a temporary file that is mapped into memory, with zeros, or take over a `shared` one.
-
-        The parameter stays the same object. Return its memory, which another table may share.
-        """
-        memory = mapped_zeros(self.rows + 1, self.dim, self.weight.dtype) if shared is None else shared
-        self.weight.data = memory
-        return memory
-
-    def is_elsewhere(self, what: str) -> InvalidValueError:
-        """Return the error that `what` needs the rows of this table, which are on parameter servers."""
-        return InvalidValueError(
-            f"{what[0].upper()}{what[1:]} needs the table of {self.pieces[0].name!r}, which has {self.rows} rows and "
-            "is on parameter servers; read it from checkpoints, with Estimator.get_variable_value or by evaluating "
-            "these."
-        )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Table:
         # A table on parameter servers has no numbers here that could be moved to another device.
@@ -282,6 +264,14 @@ class Table(nn.Module):
     def extra_repr(self) -> str:
         """Return the sizes that `print(module)` shows for this table."""
         return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
+
+
+def _is_elsewhere(table: Table, what: str) -> InvalidValueError:
+    """Return the error that `what` needs the rows of a table which are on parameter servers."""
+    return InvalidValueError(
+        f"{what[0].upper()}{what[1:]} needs the table of {table.pieces[0].name!r}, which has {table.rows} rows and is "
+        "on parameter servers; read it from checkpoints, with Estimator.get_variable_value or by evaluating these."
+    )
 
 
 def _zeros(rows: int, dim: int, large: LargeTables, pieces: Sequence[Piece], trainable: bool) -> torch.Tensor:

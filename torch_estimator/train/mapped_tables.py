@@ -13,6 +13,7 @@ from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint
 from torch_estimator.checkpoint.format import STATE_NAME
 from torch_estimator.feature_column.table import Table
+from torch_estimator.train.mapped_memory import mapped_zeros
 
 _mapped: weakref.WeakValueDictionary[Hashable, torch.Tensor] = weakref.WeakValueDictionary()
 
@@ -35,7 +36,9 @@ def map_tables(module: nn.Module, checkpoint: Checkpoint) -> tuple[set[str], Cal
         # Free the memory of the last checkpoint first.
         table.mapped = None
         table.weight.data = table.weight.data.new_empty(0, table.dim)
-        table.mapped = table.map_rows(shared)
+        table.mapped = mapped_zeros(table.rows + 1, table.dim, table.weight.dtype) if shared is None else shared
+        # The parameter stays the same object, which another module may hold, too.
+        table.weight.data = table.mapped
         new.append((key, table.mapped))
 
     def share() -> None:
