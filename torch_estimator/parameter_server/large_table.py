@@ -8,6 +8,7 @@ moment, and a thread of `RowWriting` writes the rows as they were then, while pu
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from torch_estimator.parameter_server.plan import LargePlan, ServerPlan, TablePl
 
 # Size of the pieces in which rows are copied, with the lock that pushes take as well: it takes about a millisecond.
 _PIECE_BYTES = 1 << 22
+
+_NICENESS = 10
 
 _DISTRIBUTIONS = {"uniform": initial_values.uniform, "truncated_normal": initial_values.truncated_normal}
 
@@ -203,6 +206,9 @@ class RowWriting:
 
     def _run(self) -> None:
         try:
+            with contextlib.suppress(OSError, AttributeError):
+                # Let pushes and pulls go first. On Linux, a thread has a priority of its own.
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
             self._write()
         # Whatever goes wrong, the chief has to hear of it.
         except Exception as error:
