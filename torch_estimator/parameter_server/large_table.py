@@ -156,14 +156,15 @@ class FrozenRows:
         self.row_bytes = store[:1].nbytes
         self._store = store
         self._read_up_to = 0
-        # For each row the place of its old content in `_kept`, or -1. Memory that is not written to takes no room.
-        self._place = np.full(len(store), -1, np.int32)
-        self._kept = np.empty_like(store)
-        self._count = 0
+        # For each row the place of its old content in `_kept`, or 0. Memory that is not written to takes no room and no
+        # time.
+        self._place = np.zeros(len(store), np.int32)
+        self._kept = np.empty((len(store) + 1, *store.shape[1:]), store.dtype)
+        self._count = 1
 
     def keep(self, ids: np.ndarray) -> None:
         """Copy rows, whose ids are int64 ``[n]``, each once, before they change."""
-        ids = ids[(ids >= self._read_up_to) & (self._place[ids] < 0)]
+        ids = ids[(ids >= self._read_up_to) & (self._place[ids] == 0)]
         end = self._count + len(ids)
         self._kept[self._count : end] = self._store[ids]
         self._place[ids] = np.arange(self._count, end)
@@ -173,7 +174,7 @@ class FrozenRows:
         """Return a copy of the rows ``start:stop`` as they were, with their slots."""
         rows = self._store[start:stop].copy()
         places = self._place[start:stop]
-        kept = places >= 0
+        kept = places > 0
         rows[kept] = self._kept[places[kept]]
         self._read_up_to = stop
         return rows
@@ -188,7 +189,7 @@ class RowWriting:
     def __init__(
         self, directory: str, server: int, tables: Sequence[tuple[TablePlan, FrozenRows, threading.Lock]]
     ) -> None:
-        self._directory, self._server, self._tables = directory, server, tables
+        self._directory, self._server, self._tables = directory, server, list(tables)
         self._files: list[RowFileName] = []
         self._error: str | None = None
         self._thread = threading.Thread(target=self._run, name="rows", daemon=True)
@@ -213,6 +214,8 @@ class RowWriting:
         # Whatever goes wrong, the chief has to hear of it.
         except Exception as error:
             self._error = files.reason(error)
+        # Free the memory of rows that were kept here, where no push waits for it.
+        self._tables.clear()
 
     def _write(self) -> None:
         most_keys = max(1 + len(_large(table).slots) for table, _, _ in self._tables)

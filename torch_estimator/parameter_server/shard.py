@@ -101,7 +101,8 @@ class Shard:
 
     def write_rows(self, directory: str, server: int) -> RowWriting:
         """Start to write the rows of large tables as they were when `snapshot` was called."""
-        return RowWriting(directory, server, self._frozen)
+        frozen, self._frozen = self._frozen, []
+        return RowWriting(directory, server, frozen)
 
     @property
     def has_large_tables(self) -> bool:
