@@ -86,6 +86,8 @@ def problems_of_rows(job_dir: Path) -> Iterator[str]:
     """Yield a sentence for each checkpoint with rows that no number of updates gives."""
     for path in checkpoint_paths(str(job_dir)):
         checkpoint = load_checkpoint(path)
+        if not checkpoint.row_files:
+            yield f"{path} was not written by servers, so the table was not on them alone."
         slot = next(name for name in checkpoint.slots if name.startswith(f"{NAME}/"))
         values, totals = checkpoint.variables[NAME].numpy(), checkpoint.slots[slot].numpy()
         updates, wrong = 0, 0
@@ -121,17 +123,22 @@ def main() -> None:
     )
     hooks = [Tells(args.job_dir / PACE)] if config.task_type in ("chief", "worker") else []
     with errors.exit_on_user_error():
-        estimator = te.Estimator.from_module(
-            Sums(args.rows),
-            loss=_total,
-            optimizer=te.optim.Adagrad(lr=_RATE, initial_accumulator_value=_FIRST_SUM),
-            config=config,
-        )
+        estimator = te.Estimator(model_fn, config=config, params={"rows": args.rows})
         te.train_and_evaluate(
             estimator,
             te.TrainSpec(lambda: data(args.rows).repeat(), max_steps=args.steps, hooks=hooks),
             te.EvalSpec(lambda: data(args.rows), steps=5, name="storm", start_delay_secs=0, throttle_secs=1),
         )
+
+
+def model_fn(mode: str, params: Mapping[str, int]) -> te.EstimatorSpec:
+    """Return the model; a table that a program makes before would be in the memory of every process."""
+    return te.EstimatorSpec(
+        mode=mode,
+        module=Sums(params["rows"]),
+        loss=_total,
+        optimizer=te.optim.Adagrad(lr=_RATE, initial_accumulator_value=_FIRST_SUM),
+    )
 
 
 def _total(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
