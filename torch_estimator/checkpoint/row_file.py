@@ -147,6 +147,12 @@ class _Checksums:
         self._of_block = self._bytes = 0
 
 
+def shapes_in(header: bytes) -> dict[str, list[int]]:
+    """Return the shapes of the tensors in a file with this header, without its checksums."""
+    entries = json.loads(header)
+    return {name: one["shape"] for name, one in entries.items() if name not in ("__metadata__", _CHECKSUMS)}
+
+
 class RowFile(Mapping[str, Array]):
     """A local safetensors file, mapped into memory: with some rows of variables, or of an ordinary checkpoint.
 
