@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -22,7 +23,8 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.initial_values import Distribution
 
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+# Python has this constant of Linux from 3.13 on.
+_MAP_NORESERVE = 0x4000
 
 LARGE_BYTES = 1 << 26
 """Size in bytes from which a table is large: only parameter servers hold it in memory, where there are some."""
@@ -281,9 +283,10 @@ def _zeros(rows: int, dim: int, large: LargeTables, pieces: Sequence[Piece], tra
         made_by_row = all(piece.initializer is None or isinstance(piece.initializer, Distribution) for piece in pieces)
         if large is LargeTables.ON_SERVERS and trainable and made_by_row:
             return torch.zeros(rows, dim, device="meta")
-        if large is LargeTables.IN_FILE and torch.get_default_device().type == "cpu" and dtype in _NUMPY:
-            # Memory that nobody has written to takes no room.
-            return torch.from_numpy(np.zeros((rows, dim), _NUMPY[dtype]))
+        if large is LargeTables.IN_FILE and torch.get_default_device().type == "cpu" and sys.platform == "linux":
+            # Pages that nobody writes to take no memory. The system must not refuse more of them than it has.
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            return torch.frombuffer(mmap.mmap(-1, rows * dim * dtype.itemsize, flags), dtype=dtype).view(rows, dim)
     return torch.zeros(rows, dim)
 
 
