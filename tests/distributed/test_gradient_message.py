@@ -21,7 +21,7 @@ from torch_estimator.distributed.gradient_message import (
     ReceivingStep,
     SendingStep,
 )
-from torch_estimator.feature_column.table import Piece, Table
+from torch_estimator.feature_column.table import LargeTables, Piece, Table, tables_of_checkpoint
 from torch_estimator.optim import Adagrad
 from torch_estimator.train.step import TrainStep
 
@@ -134,3 +134,11 @@ def test_a_message_of_the_census_model_is_of_the_rows_of_its_batch(shared_data: 
     assert many < 200_000
     # Dense gradients are the same for all.
     assert many - some == pytest.approx(2 * (some - few), rel=0.05)
+
+
+def test_more_rows_than_a_message_can_name_are_refused() -> None:
+    with tables_of_checkpoint(restored=False, large=LargeTables.ON_SERVERS):
+        module = Table([Piece(name="town", rows=2**31)], dim=1)
+    step = TrainStep(module, lambda *_: torch.zeros(()), [Adagrad(module.parameters(), lr=0.1)])
+    with pytest.raises(te.errors.InvalidValueError, match="The table of 'town' has 2147483648 rows, but in a cluster"):
+        Packing(step, Layout.of([], [None]))

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.train.sparse_update import SparseGrad
 from torch_estimator.train.step import TrainStep
 
@@ -119,6 +120,13 @@ class Packing:
         self._tables = [(update.table, rows) for update, rows in zip(step.tables, layout.mentions, strict=True)]
         wide = any(one.dtype in (torch.float64, torch.complex128) for one in (*step.dense, *self._buffers))
         self._dtype, self._id_dtype = (torch.float64, torch.int64) if wide else (torch.float32, torch.int32)
+        for table, _ in self._tables:
+            if table.rows > torch.iinfo(self._id_dtype).max:
+                raise InvalidValueError(
+                    f"The table of {table.pieces[0].name!r} has {table.rows} rows, but in a cluster a table of float32 "
+                    "can have 2147483647: the messages of processes hold row ids as 32 bits; spread its columns over "
+                    "tables of different dimension."
+                )
         # Tables on parameter servers are on the device "meta", which says nothing.
         devices = (one.device for one in step.module.parameters() if not one.is_meta)
         self._device = next(devices, torch.device("cpu"))
