@@ -19,6 +19,7 @@ _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 _ENDED = re.compile(r"Training ended at global step (\d+)")
 _AGAIN = re.compile(r"where it stood (\d+) batches ago; these are trained on again")
 _STEP = re.compile(rf"^{STEP} (\d+)")
+_RESTORED = re.compile(r"restoring it from the checkpoint of global step (\d+)")
 _HOLDS = re.compile(r"holds \d+ numbers, from global step (\d+) on")
 
 
@@ -40,6 +41,9 @@ class Told:
     def see(self, line: Line) -> None:
         """Takes a line."""
         self.saved += map(int, _SAVING.findall(line.text))
+        if restored := _RESTORED.search(line.text):
+            # The newest checkpoint is of this step, so a kill has cut off what was begun after it.
+            self.saved = [step for step in self.saved if step <= int(restored[1])]
         self.again += sum(map(int, _AGAIN.findall(line.text)))
         if step := _STEP.search(line.text):
             self._reached = max(self._reached, int(step[1]))

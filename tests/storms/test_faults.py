@@ -74,6 +74,18 @@ def _settled(writer: CheckpointWriter, model_dir: Path) -> Path:
     return model_dir
 
 
+def test_a_checkpoint_that_a_kill_cuts_off_does_not_count_as_saved() -> None:
+    told = Told()
+    for text in (
+        "INFO:torch_estimator:Saving checkpoints for 100 into m.",
+        "INFO:torch_estimator:Saving checkpoints for 200 into m.",
+        "WARNING:torch_estimator:ps 0 has lost what it held; restoring it from the checkpoint of global step 100. Tr",
+        "INFO:torch_estimator:Saving checkpoints for 150 into m.",
+    ):
+        told.see(Line(0.0, "chief 0", text))
+    assert told.saved == [100, 150]
+
+
 def test_the_seed_says_whom_to_kill_and_every_role_has_its_turn() -> None:
     names = ["chief 0", "worker 0", "worker 1", "evaluator 0", "ps 0", "ps 1"]
 
