@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.protocol.cluster import free_ports, run_cluster
 from benchmarks.protocol.machine import machine_line
+from benchmarks.protocol.memory_watch import ROLE, MemoryWatch
 from benchmarks.protocol.results import keep, show, show_machine
 from benchmarks.protocol.rounds import Measured, alternate
 from benchmarks.protocol.side import ROOT, Side, SideError, ready
@@ -11,8 +12,10 @@ from benchmarks.protocol.table import Table, table
 from benchmarks.protocol.verdict import Verdict, at_least, at_most, conclude
 
 __all__ = [
+    "ROLE",
     "ROOT",
     "Measured",
+    "MemoryWatch",
     "Side",
     "SideError",
     "Table",
