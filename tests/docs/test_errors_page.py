@@ -283,7 +283,7 @@ PROVOKED: dict[str, Callable[..., object]] = {
     "checkpoint … was made by another": other_model,
     "checkpoint … was trained with": other_optimizer,
     "… was written by TensorFlow": tensorflow_checkpoint,
-    "… is damaged": damaged_checkpoint,
+    "… is damaged:": damaged_checkpoint,
     "checkpoint … cannot warm-start": warm_start,
     "TF_CONFIG is not JSON": broken_tf_config,
     "TF_CONFIG['cluster'] must name": cluster_without_chief,
