@@ -46,7 +46,8 @@ class Sums(nn.Module):
 
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the sums, ``[N]``."""
-        return self.table(features["ids"]).sum((1, 2)) + self.bias
+        total: torch.Tensor = self.table(features["ids"]).sum((1, 2)) + self.bias
+        return total
 
 
 class Tells(te.Hook):
@@ -66,8 +67,7 @@ def data(rows: int) -> te.data.Dataset:
     """Return batches of different rows of the table."""
     count = _BATCHES * _BATCH * _LOOKUPS
     # An odd factor visits each row of a table of 2^n rows once before it comes back.
-    ids = (np.arange(count, dtype=np.int64) * 7_368_787) % rows
-    ids = ids.reshape(-1, _LOOKUPS)
+    ids = (np.arange(count, dtype=np.int64) * 7_368_787 % rows).reshape(-1, _LOOKUPS)
     return te.data.Dataset.from_arrays({"ids": ids}, np.zeros(len(ids), np.float32)).batch(_BATCH)
 
 
