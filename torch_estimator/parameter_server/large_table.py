@@ -33,10 +33,11 @@ _NICENESS = 5
 _DISTRIBUTIONS = {"uniform": initial_values.uniform, "truncated_normal": initial_values.truncated_normal}
 
 
-def check_room(name: str, plan: ServerPlan, model_dir: str) -> None:
-    """Check that this server has the memory for its rows of large tables, and the disk room for two checkpoints.
+def check_room(name: str, plan: ServerPlan, model_dir: str, *, is_resumed: bool = False) -> None:
+    """Check that there is memory for this server's rows of large tables, and room on the disk for checkpoints of all.
 
-    While a checkpoint is written, the server needs up to two fifths more memory, for rows that change meanwhile.
+    A new training needs room for two, and one that `is_resumed` for one more. While one is written, the server needs up
+    to two fifths more memory, for rows that change meanwhile.
     """
     width = np.dtype(plan.dtype).itemsize
     large = [(one, one.large) for one in plan.tables if one.large is not None]
@@ -44,10 +45,12 @@ def check_room(name: str, plan: ServerPlan, model_dir: str) -> None:
     what = f"{name} is to hold {sum(one.rows for one, _ in large)} rows of large tables, which take {needed} bytes"
     if (free := available_memory()) is not None and needed > free:
         raise ClusterError(f"{what}, but only {free} bytes of memory are available; have more parameter servers.")
-    if files.is_local(model_dir) and 2 * needed > (free := shutil.disk_usage(model_dir).free):
+    count = 1 if is_resumed else 2
+    of_all = needed * max((two.step for _, two in large), default=1)
+    if files.is_local(model_dir) and count * of_all > (free := shutil.disk_usage(model_dir).free):
         raise ClusterError(
-            f"{what} in each of two checkpoints, but only {free} bytes are free on the disk of {model_dir}; make room, "
-            "or use another model_dir."
+            f"{what}, and all servers write {of_all} bytes into a checkpoint, but only {free} bytes are free on the "
+            f"disk of {model_dir}, too little for {count}; make room, or use another model_dir."
         )
 
 

@@ -321,7 +321,7 @@ class ParameterServer:
         if any(table.large is not None for table in start.plan.tables):
             model_dir = str(start.about.get(MODEL_DIR))
             self._check_may_write(model_dir, run_id)
-            check_room(self._name, start.plan, model_dir)
+            check_room(self._name, start.plan, model_dir, is_resumed=bool(start.sources))
         shard = _unpacked(frames, lambda _, arrays: Shard(start.plan, arrays, start.sources))
         own, chiefs = version_and_sources(), start.about.get(PACKAGE, version_and_sources())
         if chiefs != own:
