@@ -115,7 +115,8 @@ def measure_memory(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
 
     def run(shape: Shape, variables: Mapping[str, str]) -> dict[str, Any]:
         with MemoryWatch() as watch:
-            given = arguments_of(shape, steps, steps // 3, "--save-every", steps // 3)
+            # A process beside each compiles, so that none holds the compiler by chance.
+            given = arguments_of(shape, steps, steps // 3, "--save-every", steps // 3, "--compile", "auto")
             result = run_cluster(OURS, given, workers=1, servers=SERVERS, variables={**variables, **watch.variables})
         return {**result, **watch.peaks_mb()}
 

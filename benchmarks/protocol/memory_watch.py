@@ -25,9 +25,10 @@ _SAVED_SECS = 1.0
 class MemoryWatch:
     """Thread that notes the most private memory (RssAnon) of each role, between ``with`` and its end.
 
-    Processes are watched whose environment has `variables`, which their children inherit. A role such as ``ps 0`` is
-    the place in TF_CONFIG; of several processes with one role the largest counts. Pages of mapped files do not count,
-    because the system can take them back.
+    Processes are watched whose environment has `variables`. A role such as ``ps 0`` is the place in TF_CONFIG, without
+    the children of its process, such as a compiler, which one of several processes runs by chance. Other processes are
+    called what `ROLE` in their environment says; of several with one name the largest counts. Pages of mapped files do
+    not count, because the system can take them back.
 
     Attributes:
         variables: The environment that marks processes.
@@ -43,6 +44,8 @@ class MemoryWatch:
         self.pids: dict[str, int] = {}
         self._is_saving = is_saving
         self._roles: dict[int, str | None] = {}
+        # Processes with a TF_CONFIG, and their descendants.
+        self._tasks: set[int] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -89,6 +92,8 @@ class MemoryWatch:
     def _role_of(self, pid: int) -> str | None:
         try:
             content = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+            # The second field, the command in parentheses, may hold spaces.
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             return None
         found = dict(line.split("=", 1) for line in content.split("\0") if "=" in line)
@@ -96,6 +101,9 @@ class MemoryWatch:
             return None
         if "TF_CONFIG" not in found:
             return found.get(ROLE)
+        self._tasks.add(pid)
+        if parent in self._tasks:
+            return None
         task = json.loads(found["TF_CONFIG"])["task"]
         return f"{task['type']} {task['index']}"
 
