@@ -78,6 +78,23 @@ def test_a_parameter_server_does_without_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_the_state_of_a_table_on_servers_is_made_without_sympy() -> None:
+    program = """
+import sys
+import torch
+import torch_estimator as te
+
+weight = torch.nn.Parameter(torch.zeros(10, 4, device="meta"))
+sgd = te.optim.SGD(lr=0.1, momentum=0.9)
+optimizers = [te.optim.Adagrad(lr=0.1), te.optim.Adam(lr=0.1), te.optim.Ftrl(lr=0.1), te.optim.RMSProp(lr=0.1), sgd]
+for optimizer in optimizers:
+    made = optimizer([("weight", weight)])
+    assert {one.shape for one in made.state[weight].values()} >= {weight.shape}
+sys.exit("sympy" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_registry_and_an_export_do_without_torch() -> None:
     modules = ("registry", "registry.check", "export.exported_model", "export.warmup", "export.triton", "cli.main")
     program = "; ".join(f"import torch_estimator.{module}" for module in modules)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, filled_like, one_learning_rate
 
 
 class Adagrad(Optimizer):
@@ -49,7 +48,7 @@ class Adagrad(Optimizer):
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
         """Return the initial accumulator of squared gradients, in the shape of `param`."""
-        return {"accumulator": torch.full_like(param.detach(), group["initial_accumulator_value"])}
+        return {"accumulator": filled_like(param, group["initial_accumulator_value"])}
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:

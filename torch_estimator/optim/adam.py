@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, filled_like, one_learning_rate
 
 Scalar = float | Tensor
 
@@ -166,13 +166,12 @@ def _check_betas(beta1: float, beta2: float) -> None:
 
 def _moments_like(param: Tensor) -> State:
     """Return two moments of zeros in the shape of `param`, and the step counter, a 0-dimensional zero."""
-    weights = param.detach()
     return {
-        "m": torch.zeros_like(weights),
-        "v": torch.zeros_like(weights),
+        "m": filled_like(param, 0.0),
+        "v": filled_like(param, 0.0),
         # Call this entry "step", because load_state_dict casts all other state to the dtype of the parameter.
         # It is a number even where parameter servers hold the weights, which are on the device "meta" then.
-        "step": torch.zeros((), dtype=torch.float32, device="cpu" if weights.is_meta else weights.device),
+        "step": torch.zeros((), dtype=torch.float32, device="cpu" if param.is_meta else param.device),
     }
 
 

@@ -174,6 +174,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return loss
 
 
+def filled_like(param: Tensor, value: float) -> Tensor:
+    """Return a tensor of the shape, dtype and device of `param`, filled with a value."""
+    if param.is_meta:
+        # `zeros_like` and `full_like` of such a tensor import sympy, which takes a second and 35 MB.
+        return torch.full(param.shape, value, dtype=param.dtype, device=param.device)
+    return torch.full_like(param.detach(), value) if value else torch.zeros_like(param.detach())
+
+
 def check_learning_rate(lr: float | Tensor) -> None:
     """Raise an error unless `lr` is a number or a 0-dimensional tensor, finite and not negative."""
     if isinstance(lr, Tensor) and lr.dim() != 0:

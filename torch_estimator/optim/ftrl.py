@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, filled_like, one_learning_rate
 
 
 class Ftrl(Optimizer):
@@ -75,10 +75,9 @@ class Ftrl(Optimizer):
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
         """Return the initial accumulator and linear term, each in the shape of `param`."""
-        weights = param.detach()
         return {
-            "accumulator": torch.full_like(weights, group["initial_accumulator_value"]),
-            "linear": torch.zeros_like(weights),
+            "accumulator": filled_like(param, group["initial_accumulator_value"]),
+            "linear": filled_like(param, 0.0),
         }
 
     @staticmethod

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, filled_like, one_learning_rate
 
 
 class GradientDescent(Optimizer):
@@ -65,7 +64,7 @@ class GradientDescent(Optimizer):
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
         """Return the initial momentum, zeros in the shape of `param`; no state without momentum."""
-        return {"momentum": torch.zeros_like(param.detach())} if group.get("momentum") else {}
+        return {"momentum": filled_like(param, 0.0)} if group.get("momentum") else {}
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:

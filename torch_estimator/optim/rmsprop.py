@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, filled_like, one_learning_rate
 
 
 class RMSProp(Optimizer):
@@ -60,8 +59,7 @@ class RMSProp(Optimizer):
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
         """Return the initial mean square (ones) and momentum (zeros), each in the shape of `param`."""
-        weights = param.detach()
-        return {"mean_square": torch.ones_like(weights), "momentum": torch.zeros_like(weights)}
+        return {"mean_square": filled_like(param, 1.0), "momentum": filled_like(param, 0.0)}
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.feature_column.table import RowBlock, Table
-from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.base import Optimizer, filled_like
 from torch_estimator.optim.clipping import Gradient
 from torch_estimator.optim.companions import companions_of
 from torch_estimator.optim.gradient_accumulation import GradientSums
@@ -40,8 +40,8 @@ class SparseUpdate:
         # For a table on parameter servers: the places in its block of the lookups of the last sparse gradient.
         self._places: Tensor | None = None
         # Sums of the gradients of the rows in the current batch. All other rows hold old numbers, which are never read.
-        self._sums = torch.zeros_like((table.weight if table.block is None else table.block.values).detach())
-        self._counts = torch.zeros_like(self._sums) if shared else None
+        self._sums = filled_like(table.weight if table.block is None else table.block.values, 0.0)
+        self._counts = filled_like(self._sums, 0.0) if shared else None
 
     @property
     def group(self) -> dict[str, Any]:
