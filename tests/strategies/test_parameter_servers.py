@@ -32,6 +32,10 @@ settings = dict(one.split("=") for one in rest)
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 if "large" in settings:
     te.feature_column.table.LARGE_BYTES = int(settings["large"])
+if "writes_for" in settings:
+    import torch_estimator.parameter_server.large_table as large_table
+
+    large_table.FrozenRows.read = lambda *_: time.sleep(float(settings["writes_for"]))
 config = te.RunConfig(
     log_step_count_steps=100,
     random_seed=1,
@@ -204,6 +208,25 @@ def test_an_optimizer_of_torch_is_refused_for_a_table_on_servers_alone(tmp_path:
     server.wait()
     assert result.status == 2, result.output
     assert "is on parameter servers, which update rows with the optimizers of te.optim only; train it" in result.output
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_server_that_dies_while_it_writes_the_first_checkpoint_begins_anew(tmp_path: Path, victim: int) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=2)
+    arguments = (tmp_path, 16, 400, "repeat=1", "save=100", "slow=0.005", "large=0")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks if task != ("ps", victim)}
+    running["ps", victim] = cluster.start(("ps", victim), *arguments, "writes_for=1000")
+    read_until(running["chief", 0], "step = 0")
+    running["ps", victim].kill()
+    running["ps", victim].wait()
+    running["ps", victim] = cluster.start(("ps", victim), *arguments)
+    results = dict(zip(running, ended(list(running.values())), strict=True))
+    for result in results.values():
+        assert result.status == 0, result.output
+    told = results["chief", 0].output
+    assert f"model.ckpt-0 is not saved: ps {victim} was started again while it wrote its rows." in told
+    assert f"ps {victim} has lost what it held before the first checkpoint was whole; it begins with initial" in told
+    assert max(checkpoint_steps(tmp_path)) == 400
 
 
 @pytest.mark.slow

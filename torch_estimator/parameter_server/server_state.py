@@ -147,6 +147,16 @@ class ServerState:
             return
         training = self._training
         training.settle()
+        if latest_checkpoint(training.model_dir) is None and self._large and training.saver is not None:
+            # The servers were still writing the first checkpoint, which this one is missing in now.
+            logger.warning(
+                "%s has lost what it held before the first checkpoint was whole; it begins with initial values. "
+                "Training was at step %d.",
+                names,
+                was_at,
+            )
+            self._start(servers, 0)
+            return
         if latest_checkpoint(training.model_dir) is None:
             raise ClusterError(
                 "A parameter server has lost what it held, and there is no checkpoint to restore it from; start all "
