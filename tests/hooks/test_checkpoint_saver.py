@@ -17,7 +17,10 @@ from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 class Run:
     """Run whose steps take one second each, and which records its saves."""
 
-    def __init__(self, *, start: int = 0, last_step: int, **arguments: Any) -> None:
+    def __init__(self, *, start: int = 0, last_step: int, lost: tuple[int, ...] = (), **arguments: Any) -> None:
+        # Numbers of saves, counted from 1, whose checkpoints are not whole.
+        self._lost = lost
+        self._latest = start or None
         self.saved: list[int] = []
         self.waited: list[bool] = []
         self.amended: list[int] = []
@@ -35,6 +38,10 @@ class Run:
     def save(self, step: int, *, wait: bool, is_last: bool = False) -> None:
         self.saved.append(step)
         self.waited.append(wait)
+        self._latest = self._latest if len(self.saved) in self._lost else step
+
+    def has_saved(self, step: int) -> bool:
+        return self._latest == step
 
     def amend(self, step: int) -> None:
         self.amended.append(step)
@@ -159,3 +166,12 @@ def test_states_changed_after_the_last_save_are_amended_at_the_end() -> None:
     assert run.saved == [0, 4, 8]
     assert run.amended == [8]
     assert Run(last_step=9, every_n_steps=4).amended == []
+
+
+@pytest.mark.parametrize(("every", "lost", "saved"), [(10, (3,), [0, 10, 20, 20]), (100, (2, 3), [0, 20, 20, 20])])
+def test_a_last_checkpoint_that_is_not_whole_is_saved_again(
+    every: int, lost: tuple[int, ...], saved: list[int]
+) -> None:
+    job = Run(last_step=20, every_n_steps=every, lost=lost)
+    assert job.saved == saved
+    assert job.amended == []

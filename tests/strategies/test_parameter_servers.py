@@ -35,7 +35,16 @@ if "large" in settings:
 if "writes_for" in settings:
     import torch_estimator.parameter_server.large_table as large_table
 
-    large_table.FrozenRows.read = lambda *_: time.sleep(float(settings["writes_for"]))
+    begun = []
+
+    def read(self, *arguments, whole=large_table.FrozenRows.read):
+        begun.extend([self] * (self not in begun))
+        if len(begun) >= 2 * int(settings.get("from_checkpoint", 1)) - 1:
+            print("Writing for long.", flush=True)
+            time.sleep(float(settings["writes_for"]))
+        return whole(self, *arguments)
+
+    large_table.FrozenRows.read = read
 config = te.RunConfig(
     log_step_count_steps=100,
     random_seed=1,
@@ -227,6 +236,24 @@ def test_a_server_that_dies_while_it_writes_the_first_checkpoint_begins_anew(tmp
     assert f"model.ckpt-0 is not saved: ps {victim} was started again while it wrote its rows." in told
     assert f"ps {victim} has lost what it held before the first checkpoint was whole; it begins with initial" in told
     assert max(checkpoint_steps(tmp_path)) == 400
+
+
+@pytest.mark.parametrize("every", [50, 1000])
+def test_a_server_that_dies_while_it_writes_the_last_checkpoint_writes_it_again(tmp_path: Path, every: int) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=2)
+    arguments = (tmp_path, 16, 50, "repeat=1", f"save={every}", "large=0")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks if task != ("ps", 1)}
+    running["ps", 1] = cluster.start(("ps", 1), *arguments, "writes_for=1000", "from_checkpoint=2")
+    read_until(running["ps", 1], "Writing for long.")
+    running["ps", 1].kill()
+    running["ps", 1].wait()
+    running["ps", 1] = cluster.start(("ps", 1), *arguments)
+    results = dict(zip(running, ended(list(running.values())), strict=True))
+    for result in results.values():
+        assert result.status == 0, result.output
+    assert "model.ckpt-50 is not saved: ps 1 was started again" in results["chief", 0].output
+    assert checkpoint_steps(tmp_path) == [0, 50]
+    assert load_checkpoint(tmp_path).step == 50
 
 
 @pytest.mark.slow

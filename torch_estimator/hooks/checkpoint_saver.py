@@ -30,6 +30,9 @@ class Saver(Protocol):
         Raise `NotFinite` if a trained variable is NaN or infinite.
         """
 
+    def has_saved(self, step: int) -> bool:
+        """Wait until no checkpoint is being written; return whether the latest one is of this step."""
+
     def amend(self, step: int) -> None:
         """After the last step, which is saved already, update the hooks' states in its checkpoint if they changed."""
 
@@ -89,7 +92,8 @@ class CheckpointSaverHook(Hook):
                 "Not saved: a loss or variable is not finite. The checkpoint of global step %s remains the latest.",
                 self._saved_step,
             )
-        elif context.global_step != self._saved_step:
+        elif context.global_step != self._saved_step or not self._saver.has_saved(context.global_step):
+            self._saved_step = None
             self.save(context, is_last=True)
         else:
             self._saver.amend(context.global_step)
@@ -112,6 +116,11 @@ class CheckpointSaverHook(Hook):
                 # Hooks whose `end` follows may read the last checkpoint, too.
                 wait = is_last or any(listener.reads_checkpoint for listener in self._listeners)
                 self._saver.save(step, wait=wait, is_last=is_last)
+                while wait and not self._saver.has_saved(step):
+                    # A parameter server was lost while it wrote its part. Restore it, and save again.
+                    self._saver.refresh(context)
+                    step = context.global_step
+                    self._saver.save(step, wait=wait, is_last=is_last)
             except NotFinite as found:
                 end_for_variable(context, found)
                 return

@@ -76,6 +76,15 @@ class TrainingSaver:
         if wait:
             self.writer.wait()
 
+    def has_saved(self, step: int) -> bool:
+        """Wait until no checkpoint is being written; return whether the latest one is of this step.
+
+        It is not if another process was lost while it wrote its part; see `NotWhole`.
+        """
+        self.writer.wait()
+        latest = self.writer.latest
+        return latest is not None and checkpoint_step(latest) == step
+
     def gone_back(self, error: CompiledStepError) -> CompiledStepError:
         """Make the last checkpoint before which compiled steps were compared the latest; return the error with it."""
         saved = self.writer.go_back()
