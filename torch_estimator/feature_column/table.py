@@ -112,8 +112,8 @@ class RowBlock:
         count: The number of lookups of the batch.
     """
 
-    def __init__(self, capacity: int, dim: int) -> None:
-        self.values = torch.zeros(capacity + 1, dim, requires_grad=True)
+    def __init__(self, capacity: int, dim: int, dtype: torch.dtype) -> None:
+        self.values = torch.zeros(capacity + 1, dim, dtype=dtype, requires_grad=True)
         self.positions = torch.full((capacity,), capacity)
         self.ids = torch.zeros(capacity, dtype=torch.int64)
         self.at = self.count = 0
@@ -242,9 +242,11 @@ class Table(nn.Module):
         return functional.embedding(positions, self.block.values.detach())
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Table:
-        # A table on parameter servers has no numbers here that could be moved to another device.
         if not self.weight.is_meta:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        else:
+            # A table on parameter servers has no numbers here to move to another device, but it has a dtype.
+            self.weight.data = self.weight.data.to(fn(self.weight.new_empty(0, device="cpu")).dtype)
         return self
 
     def _recorded(self, ids: torch.Tensor, places: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

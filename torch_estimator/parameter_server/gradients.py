@@ -159,7 +159,7 @@ class GradientComputation:
     def _make_step(self, layout: Layout) -> GradientStep:
         for table, lookups in zip(self._embeddings, self._lookups, strict=True):
             if table.weight.is_meta and (table.block is None or len(table.block.positions) < lookups):
-                table.block = RowBlock(lookups, table.dim)
+                table.block = RowBlock(lookups, table.dim, table.weight.dtype)
         return GradientStep(*self._training.step_arguments, layout=layout)
 
     def _use_layout(self, layout: Layout, saved: Any) -> None:
