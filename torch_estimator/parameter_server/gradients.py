@@ -122,10 +122,16 @@ class GradientComputation:
         """
         pushed = []
         for deduplicator, pulled, (ids, gradients) in zip(self._deduplicators, rows, self._tables, strict=True):
-            touched = pulled if pulled.are_of(ids) else deduplicator.unique(ids)
-            # Rows of a block lie in the order of the lookups, so other lookups have computed with other rows.
-            if not touched.are_among(pulled) or (pulled.places is not None and touched is not pulled):
-                return None
+            if pulled.places is None:
+                touched = pulled if pulled.are_of(ids) else deduplicator.unique(ids)
+                if not touched.are_among(pulled):
+                    return None
+            else:
+                # Rows of a block lie in the order of the lookups, so other lookups have computed with other rows.
+                given = ids >= 0
+                if not pulled.are_of(np.where(given, ids, ~ids)):
+                    return None
+                touched = pulled if given.all() else deduplicator.unique(np.where(given, ids, pulled.missing))
             # The message repeats the sum of a row's gradients at each lookup of the row. Read one of these copies.
             pushed.append((touched.rows, gradients.take(touched.at, 0)))
         dense = self._dense[0] if len(self._dense) == 1 else np.concatenate(self._dense)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator.feature_column.table import RowBlock, Table
+from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer, filled_like
 from torch_estimator.optim.clipping import Gradient
 from torch_estimator.optim.companions import companions_of
@@ -37,7 +37,7 @@ class SparseUpdate:
         self.optimizer = optimizer
         self.before_change: Callable[[Tensor, Tensor], None] | None = None
         self._group = group
-        # For a table on parameter servers: the places in its block of the lookups of the last sparse gradient.
+        # For a table on parameter servers: the places in its block of the lookups of the last batch.
         self._places: Tensor | None = None
         # Sums of the gradients of the rows in the current batch. All other rows hold old numbers, which are never read.
         self._sums = filled_like(table.weight if table.block is None else table.block.values, 0.0)
@@ -71,32 +71,27 @@ class SparseUpdate:
 
         `gathered` holds the lookups of all tables; a gradient is None if the loss does not depend on the rows of that
         lookup. Return None if the table gets no gradient.
+
+        Of a table on parameter servers all lookups are returned, because all must be those whose rows were pulled. One
+        without a gradient has ``~id`` in place of its id, and zeros.
         """
-        dim = self.table.dim
+        dim, block = self.table.dim, self.table.block
         mine = [
             (ids.reshape(-1), gradient.reshape(-1, dim))
-            for (table, ids, _), gradient in zip(gathered, gradients, strict=True)
-            if table is self.table and gradient is not None
+            if gradient is not None
+            else (~ids.reshape(-1), torch.zeros_like(rows).reshape(-1, dim))
+            for (table, ids, rows), gradient in zip(gathered, gradients, strict=True)
+            if table is self.table and (gradient is not None or block is not None)
         ]
         if not mine:
             return None
-        if self.table.block is not None:
-            self._places = self._places_of(gathered, gradients, self.table.block)
         ids = torch.cat([ids for ids, _ in mine]) if len(mine) > 1 else mine[0][0]
+        if block is not None:
+            # A model that looks up more rows than were found out before is noticed by the ids of its gradients.
+            places = block.positions[: len(ids)]
+            missing = places.new_full((len(ids) - len(places),), len(block.positions))
+            self._places = torch.cat([places, missing]) if len(missing) else places
         return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
-
-    def _places_of(self, gathered: Gathered, gradients: Sequence[Tensor | None], block: RowBlock) -> Tensor:
-        """Return the places in the block of the lookups that have a gradient, int64 ``[lookups]``."""
-        found, at = [], 0
-        for (table, ids, _), gradient in zip(gathered, gradients, strict=True):
-            if table is self.table:
-                if gradient is not None:
-                    # A model that looks up more rows than were found out before is noticed by the ids of its gradients.
-                    places = block.positions[at : at + ids.numel()]
-                    missing = places.new_full((ids.numel() - len(places),), len(block.positions))
-                    found.append(torch.cat([places, missing]) if len(missing) else places)
-                at += ids.numel()
-        return torch.cat(found) if len(found) > 1 else found[0]
 
     def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
         """Add up the gradients, ``[lookups, dim]``, of equal ids; every occurrence of an id gets the sum."""
