@@ -30,6 +30,7 @@ from torch import Tensor
 from torch_estimator import activity
 from torch_estimator.checkpoint.row_file import RowFileName
 from torch_estimator.distributed.consistency import Description
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.parameter_server.client import Frames, ServerClient, TrainingIsOver
 from torch_estimator.parameter_server.gradients import GradientComputation
@@ -188,6 +189,11 @@ class PushPullSteps:
                 rows = self._look_up(batches, number)
                 self._exchange(rows)
                 loss, push = self._compute(batches, number, rows)
+                if push is None:
+                    raise InvalidValueError(
+                        "The model looks up other ids of a table in each forward pass over the same batch, so "
+                        "servers cannot send the rows ahead; compute the ids from features, or draw them with torch."
+                    )
             losses.append(loss)
             if not math.isfinite(loss):
                 # Do not push these gradients. The training loop ends the training when it sees the loss.
