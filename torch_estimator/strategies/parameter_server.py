@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import os
+import re
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -158,6 +162,26 @@ def check_large_tables(training: Training) -> None:
             )
 
 
+def _reading_of_meta(error: BaseException, training: Training) -> str | None:
+    """Return a sentence for an error of torch that code which runs in training has read a table on parameter servers.
+
+    Return None for any other error.
+    """
+    from torch_estimator.feature_column.table import Table
+
+    tables = [one for one in training.model.module.modules() if isinstance(one, Table) and one.weight.is_meta]
+    if not (tables and isinstance(error, RuntimeError | TypeError) and re.search(r"\bmeta\b", str(error))):
+        return None
+    packages = tuple(os.path.dirname(str(sys.modules[name].__file__)) + os.sep for name in ("torch", "torch_estimator"))
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(packages)]
+    place = f"{frames[-1].filename}, line {frames[-1].lineno}," if frames else "A model, loss, hook or summary"
+    names = ", ".join(repr(one.pieces[0].name) for one in tables)
+    return (
+        f"{place} reads a whole table, and large ones are on parameter servers ({names}); read it from checkpoints, "
+        "with Estimator.get_variable_value or by evaluating these."
+    )
+
+
 class ParameterServerSession(Session):
     """One process's part of a training with parameter servers, in which each process trains at its own speed."""
 
@@ -231,6 +255,8 @@ class ParameterServerSession(Session):
             yield steps
         except BaseException as error:
             steps.close(type(error), error, error.__traceback__)
+            if sentence := _reading_of_meta(error, training):
+                raise InvalidValueError(sentence) from error
             raise
         steps.close(None, None, None)
 
