@@ -14,19 +14,26 @@ from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.summary.scalar_reader import read_scalars
 
 PROGRAM = """
-import json, logging, sys
+import json, logging, sys, time
 import numpy as np
 import pyarrow as pa
 import torch
 import torch_estimator as te
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.variables import named_variables
-from torch_estimator.parameter_server import push_pull
+from torch_estimator.parameter_server import large_table, push_pull
 
 model_dir, model, max_steps, *rest = sys.argv[1:]
 settings = dict(one.split("=", 1) for one in rest)
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 fc.table.LARGE_BYTES = int(settings.get("large", 0))
+if model == "pairs":
+
+    def write(self, rows, whole=large_table.RowFileWriter.write):
+        time.sleep(0.002)
+        whole(self, rows)
+
+    large_table._PIECE_BYTES, large_table.RowFileWriter.write = 1, write
 if "pipeline" in settings:
     # The number of steps of a call decides which gradients are late, and would depend on the time that steps take.
     push_pull._CALL_SECS = 1e9
@@ -36,6 +43,7 @@ config = te.RunConfig(
     save_summary_steps=20 if "summaries" in settings else None,
     save_checkpoints_steps=int(settings.get("save", 1000)),
     compile="compile" in settings,
+    experimental_max_worker_delay_secs=0,
     train_distribute=te.distribute.ParameterServerStrategy(pipeline="pipeline" in settings),
 )
 optimizer = {
@@ -62,7 +70,7 @@ def batches():
         "id": random.integers(-1, 41, count),
         "city": random.choice(np.array(["x", "y", ""], object), count),
     }
-    if model == "ids":
+    if model in ("ids", "pairs"):
         features = {"id": features["id"]}
     return te.data.Dataset.from_arrays(features, random.normal(size=count).astype(np.float32)).batch(32)
 
@@ -104,14 +112,30 @@ class OfIds(torch.nn.Module):
         return self.linear(torch.cat(found, 1))[:, 0]
 
 
+class OfPairs(torch.nn.Module):
+    # The rows i and i + 200 count the lookups of i. They are on the same one of two servers.
+    def __init__(self):
+        super().__init__()
+        self.rows = fc.Table([fc.Piece(name="rows", rows=400)], dim=4)
+
+    def forward(self, features):
+        time.sleep(0.005)
+        ids = torch.randint(0, 200, (4,))
+        return self.rows(torch.cat([ids, ids + 200]))
+
+
 def ids_model(mode):
+    if model == "pairs":
+        return te.EstimatorSpec(
+            mode=mode, module=OfPairs(), loss=lambda rows, _: -rows.sum(), optimizer=te.optim.GradientDescent(lr=1.0)
+        )
     module = OfIds().double() if "double" in settings else OfIds()
     return te.EstimatorSpec(mode=mode, module=module, loss=torch.nn.MSELoss(), optimizer=optimizer)
 
 
 def estimator_of(model_dir):
     start = settings.get("from")
-    if model == "ids":
+    if model in ("ids", "pairs"):
         return te.Estimator(ids_model, model_dir=model_dir, config=config, warm_start_from=start)
     return te.DNNLinearCombinedRegressor(
         model_dir,
@@ -180,9 +204,9 @@ def assert_same(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-def run(model_dir: Path, model: str, steps: int, *settings: str, servers: int = 2) -> str:
+def run(model_dir: Path, model: str, steps: int, *settings: str, servers: int = 2, workers: int = 0) -> str:
     """Run a job that succeeds; return what its chief printed."""
-    results = Cluster(PROGRAM, 0, servers).run(model_dir, model, steps, *settings)
+    results = Cluster(PROGRAM, workers, servers).run(model_dir, model, steps, *settings)
     for result in results:
         assert result.status == 0, result.output
     return results[0].output
@@ -258,6 +282,15 @@ def test_all_that_reads_checkpoints_gives_what_tables_in_memory_give(tmp_path: P
     assert len(values) == 13
     for name, value in values.items():
         np.testing.assert_array_equal(np.float32(value), saved[name], err_msg=name)
+
+
+def test_a_checkpoint_holds_one_moment_of_each_server_although_the_next_one_is_due(tmp_path: Path) -> None:
+    run(tmp_path, "pairs", 300, "save=20", workers=2)
+    steps = checkpoint_steps(tmp_path)
+    assert len(steps) >= 3
+    for step in steps:
+        rows = load_checkpoint(str(tmp_path / f"model.ckpt-{step}")).variables["rows"].numpy()
+        np.testing.assert_array_equal(rows[:200], rows[200:], err_msg=str(step))
 
 
 def test_summaries_are_those_of_tables_in_the_worker(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class TrainingSaver:
 
     def refresh(self, context: RunContext) -> None:
         """Fetch the model, the optimizer state and the global step, if other processes hold them."""
+        # From now on, parameter servers keep the rows of this moment, so those of the last checkpoint must be written.
+        self.writer.wait()
         self._session.refresh(context)
 
     @activity.doing("saving")
