@@ -256,6 +256,26 @@ def test_a_server_that_dies_while_it_writes_the_last_checkpoint_writes_it_again(
     assert load_checkpoint(tmp_path).step == 50
 
 
+def test_a_server_that_dies_while_it_writes_costs_that_checkpoint_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=2)
+    arguments = (tmp_path, 16, 400, "repeat=1", "save=100", "slow=0.005", "large=0")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks if task != ("ps", 1)}
+    running["ps", 1] = cluster.start(("ps", 1), *arguments, "writes_for=1000", "from_checkpoint=2")
+    read_until(running["ps", 1], "Writing for long.")
+    running["ps", 1].kill()
+    running["ps", 1].wait()
+    running["ps", 1] = cluster.start(("ps", 1), *arguments)
+    results = dict(zip(running, ended(list(running.values())), strict=True))
+    for result in results.values():
+        assert result.status == 0, result.output
+    told = results["chief", 0].output
+    assert "model.ckpt-100 is not saved: ps 1 was started again while it wrote its rows." in told
+    assert "ps 1 has lost what it held; restoring it from the checkpoint of global step 0." in told
+    assert checkpoint_steps(tmp_path) == [0, 200, 300, 400]
+    assert len(list(tmp_path.glob("*model.ckpt-*"))) == len(checkpoint_steps(tmp_path))
+    assert all(np.isfinite(one).all() for one in variables(tmp_path).values())
+
+
 @pytest.mark.slow
 def test_a_job_that_continues_with_more_or_fewer_processes_restarts_its_input(tmp_path: Path) -> None:
     settings = ("repeat=1", "compile=True")
