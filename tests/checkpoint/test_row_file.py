@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from torch_estimator import files
+from torch_estimator.checkpoint import row_file
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.checkpoint.row_file import RowFile, RowFileName, RowFileWriter, SomeRows
 from torch_estimator.checkpoint.writer import CheckpointWriter, NotWhole
@@ -93,6 +94,19 @@ def test_a_flipped_byte_is_noticed_where_its_block_is_read(tmp_path: Path) -> No
         CheckpointError, match=r"damaged: the checksum of bytes \d+ to \d+ of its data, in 'a', differs"
     ):
         file["a"]
+
+
+def test_any_flipped_byte_and_any_cut_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_file, "_CHECKED_BYTES", 64)
+    path, value = tmp_path / "rows.safetensors", whole(rows=11)
+    digest = write(str(path), {"a": value}, 1, 2)
+    good = path.read_bytes()
+    np.testing.assert_array_equal(RowFile(str(path), digest)["a"], value[1::2])
+    flipped = [good[:at] + bytes([good[at] ^ 0x81]) + good[at + 1 :] for at in range(len(good))]
+    for content in (*flipped, *(good[:end] for end in range(len(good)))):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError):
+            RowFile(str(path), digest)["a"]
 
 
 def test_a_file_that_is_missing_cut_or_of_another_checkpoint_is_one_sentence(tmp_path: Path) -> None:
