@@ -246,14 +246,15 @@ def measure_huge(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
 
 def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
     """Train a table, kill a server, go on later, evaluate, export and serve; return what all that took."""
-    every = 100 if args.quick else 800
+    every = 100 if args.quick else 1_500
+    steps = (3 if args.quick else 5) * every
     result: dict[str, Any] = {}
     with empty_cache() as variables, tempfile.TemporaryDirectory(dir=args.dir) as name:
         folder = Path(name)
         job = folder / "job"
         with MemoryWatch(lambda: saves(job)) as watch:
             environ = {**variables, **watch.variables}
-            given = arguments_of(shape, 3 * every, every // 2, "--save-every", every)
+            given = arguments_of(shape, steps, every // 2, "--save-every", every)
             with launched(given, job, environ, folder / "train.log") as process:
                 began = time.time()
                 killed_at = kill_a_server(process, job, watch, every)
@@ -261,9 +262,11 @@ def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
             pauses = [
                 (after - before, after) for (_, before), (_, after) in pairwise(said["ends"]) if after > killed_at
             ]
+            if not pauses:
+                raise SideError("The job ended before a parameter server was killed.")
             result |= {key: said[key] for key in ("peer", "version")}
             result |= {"first_step_s": said["ends"][0][1] - began, "restart_s": max(pauses)[1] - killed_at}
-            more = arguments_of(shape, 4 * every, 0, "--save-every", every)
+            more = arguments_of(shape, steps + every, 0, "--save-every", every)
             with launched(more, job, environ, folder / "resume.log") as process:
                 began = time.time()
                 said = chief_of(process, folder / "resume.log")
