@@ -18,7 +18,7 @@ from torch_estimator.checkpoint.index import (
     prefix_of,
     read_index,
 )
-from torch_estimator.checkpoint.row_file import RowFileName
+from torch_estimator.checkpoint.row_file import RowFile, RowFileName
 from torch_estimator.checkpoint.saved_tensors import RowTensors, SavedTensors, read_tensors, saved_shape
 from torch_estimator.errors import CheckpointError
 
@@ -174,21 +174,20 @@ def _read_files(path: str, name: str, shards: int, row_files: Sequence[RowFileNa
     return SavedTensors(
         [
             *(read_tensors(files.join(path, shard_name(name, shard, shards))) for shard in range(shards)),
-            *(RowTensors(files.join(path, one.name), one.digest) for one in by_rows),
+            *(RowTensors(RowFile(files.join(path, one.name), one.digest)) for one in by_rows),
         ]
     )
 
 
 def check_compatible(
     checkpoint: Checkpoint,
-    variables: Mapping[str, torch.Tensor | Sequence[int]],
+    variables: Mapping[str, torch.Tensor | Sequence[int]] | None = None,
     slots: Mapping[str, torch.Tensor | Sequence[int]] | None = None,
 ) -> None:
-    """Check that the tensors of a checkpoint have the names and shapes of a model's variables and slots.
-
-    None as `slots` skips these.
-    """
-    differences = _differences(checkpoint.variables, variables, "variable")
+    """Check that the tensors of a checkpoint have the names and shapes of a model's variables, or slots, if given."""
+    differences = []
+    if variables is not None:
+        differences += _differences(checkpoint.variables, variables, "variable")
     if slots is not None:
         differences += _differences(checkpoint.slots, slots, "optimizer variable")
     if differences:

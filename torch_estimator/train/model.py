@@ -245,7 +245,7 @@ class Model:
         if all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
             saved = checkpoint.slots
             needed = {name: one for name, one in slots.items() if name in saved or not is_of_companion(name)}
-            check_compatible(checkpoint, checkpoint.variables, needed)
+            check_compatible(checkpoint, slots=needed)
         return checkpoint
 
     def _check_meanings(self, checkpoint: Checkpoint) -> None:
