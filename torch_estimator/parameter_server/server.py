@@ -117,6 +117,7 @@ class ParameterServer:
         self._router = Router(name, address, key)
         # The training that the server holds. It is kept after END, to reply to workers that do not know of the end yet.
         self._run: Run | None = None
+        self._started_by: tuple[int, int] | None = None
         self._ended_at: float | None = None
         self._has_served = False
         self._watch = IdleWatch(name, address, wait_secs, clock)
@@ -262,7 +263,10 @@ class ParameterServer:
                         f"Only the chief gives {self._name} what it holds, and process {worker + 1} of the "
                         "cluster tried to; see whether two processes have the same TF_CONFIG."
                     )
-                self._start(header.run_id, join_frames(frames))
+                # The chief sends START again where the connection broke before the reply came.
+                if run is None or (header.incarnation, header.number) != self._started_by:
+                    self._start(header.run_id, join_frames(frames))
+                    self._started_by = header.incarnation, header.number
                 return [self._header(header, Kind.OK).pack()]
             case Kind.END:
                 if run is not None:
@@ -318,20 +322,23 @@ class ParameterServer:
 
     def _start(self, run_id: int, frames: list[Any]) -> None:
         start = _unpacked(frames, lambda content, _: Start.from_json(content))
-        if any(table.large is not None for table in start.plan.tables):
-            model_dir = str(start.about.get(MODEL_DIR))
-            self._check_may_write(model_dir, run_id)
-            check_room(self._name, start.plan, model_dir, is_resumed=bool(start.sources))
-        shard = _unpacked(frames, lambda _, arrays: Shard(start.plan, arrays, start.sources))
         own, chiefs = version_and_sources(), start.about.get(PACKAGE, version_and_sources())
         if chiefs != own:
             raise ClusterError(
                 f"the chief has torch-estimator {chiefs}, and {self._name} has {own}; install the same version "
                 "everywhere."
             )
-        if self._run is not None and self._run.run_id != run_id and self._ended_at is None:
+        before = None if self._run is None else self._run.run_id
+        if any(table.large is not None for table in start.plan.tables):
+            model_dir = str(start.about.get(MODEL_DIR))
+            self._check_may_write(model_dir, run_id)
+            # There is no memory for two large tables.
+            self._run = None
+            check_room(self._name, start.plan, model_dir, is_resumed=bool(start.sources))
+        shard = _unpacked(frames, lambda _, arrays: Shard(start.plan, arrays, start.sources))
+        if before not in (None, run_id) and self._ended_at is None:
             logger.warning("%s drops its training: the chief of another training has connected.", self._name)
-        if self._run is None or self._run.run_id != run_id:
+        if before != run_id:
             self._recorded.close()
             self._recorded.enter_context(self._recording(start.about, run_id))
         self._run, self._ended_at = Run(self._name, run_id, start, shard, self._clock), None
