@@ -12,7 +12,6 @@ import errno
 import inspect
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
@@ -239,23 +238,6 @@ def opened_to_write(path: PathLike) -> Iterator[IO[bytes]]:
     filesystem, key = _remote(path)
     with filesystem.open(key, "wb") as file:
         yield file
-
-
-class LocalCopy:
-    """A file that can be mapped into memory, at `path`: the file itself, or a copy of a remote one.
-
-    The copy is gone with this object.
-    """
-
-    def __init__(self, path: PathLike) -> None:
-        self.path = as_url(path)
-        self._copy = None
-        if not is_local(path):
-            self._copy = tempfile.NamedTemporaryFile(prefix="torch-estimator-")  # noqa: SIM115
-            self.path = self._copy.name
-            for chunk in read_chunks(path):
-                self._copy.write(chunk)
-            self._copy.flush()
 
 
 def write_atomic(path: PathLike, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:

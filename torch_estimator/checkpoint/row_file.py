@@ -9,17 +9,18 @@ its beginning to its end, in memory of one block, and a reader checks only the b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from torch_estimator import files
 from torch_estimator.errors import CheckpointError
 
 ROWS = "rows"
@@ -32,6 +33,10 @@ _CHECKSUMS = "__crc32__"
 _SUM_OF_TENSORS = "crc32"
 _CHECKED_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 22
+# Size of a request to an object store. Up to 2 MiB of it are read twice, since blocks are checked as a whole.
+_REMOTE_BYTES = 1 << 24
+# The library safetensors reads no longer one either.
+_LONGEST_HEADER = 100_000_000
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -147,54 +152,42 @@ class _Checksums:
         self._of_block = self._bytes = 0
 
 
-def shapes_in(header: bytes) -> dict[str, list[int]]:
-    """Return the shapes of the tensors in a file with this header, without its checksums."""
-    entries = json.loads(header)
-    return {name: one["shape"] for name, one in entries.items() if name not in ("__metadata__", _CHECKSUMS)}
-
-
 class RowFile(Mapping[str, Array]):
-    """A local safetensors file, mapped into memory: with some rows of variables, or of an ordinary checkpoint.
+    """A safetensors file with some rows of variables, or of an ordinary checkpoint.
 
-    What is read is first compared with its checksum: a block of 1 MiB, or a whole tensor of an ordinary checkpoint.
-    With `digest`, the file must be the one that was written with it. Raise CheckpointError if the file is missing,
-    damaged or another one.
+    A local file is mapped into memory. Of a remote one, only the rows that are asked for are read, each time. What is
+    read is first compared with its checksum: a block of 1 MiB, or a whole tensor of an ordinary checkpoint. With
+    `digest`, the file must be the one that was written with it. Raise CheckpointError if the file is missing, damaged
+    or another one.
     """
 
     def __init__(self, path: str, digest: int | None = None) -> None:
-        self.path = path
-        try:
-            with Path(path).open("rb") as file:
-                size = file.read(8)
-                header = file.read(int.from_bytes(size, "little"))
+        self.path, self.digest = path, digest
+        with self._reading():
+            size = files.read_part(path, 0, 8)
+            length = int.from_bytes(size, "little")
+            if length > _LONGEST_HEADER:
+                raise ValueError(f"its header has {length} bytes")
+            header = files.read_part(path, 8, 8 + length)
+            self._start = 8 + length
             entries = json.loads(header)
             metadata = entries.pop("__metadata__", {})
             rows = json.loads(metadata.get(ROWS, "{}"))
-            whole = np.asarray(np.memmap(path, np.uint8, "r", offset=8 + len(header)))
             sums = entries.pop(_CHECKSUMS, None)
-            self._sums = None if sums is None else whole[slice(*sums["data_offsets"])].view("<u4")
             self._entries = {name: _Entry.of(one, *rows.get(name, (0, 1))) for name, one in entries.items()}
             of_tensors = metadata.get(_SUM_OF_TENSORS)
             self._unchecked = {} if of_tensors is None else dict(zip(self._entries, of_tensors.split(" "), strict=True))
-            end = max((one.stop for one in self._entries.values()), default=0)
-            if end > len(whole):
-                raise ValueError(f"it has {len(whole)} of {end} bytes of data")
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path} is missing, so its checkpoint is not whole; {DAMAGED_ADVICE}.") from error
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-        # A damaged header can raise any error.
-        except Exception as error:
-            raise CheckpointError(
-                f"{path} is truncated or damaged ({type(error).__name__}: {error}); {DAMAGED_ADVICE}."
-            ) from error
+            self._size = max((one.stop for one in self._entries.values()), default=0)
+            self._local = np.asarray(np.memmap(path, np.uint8, "r")) if files.is_local(path) else None
+            self._sums = None if sums is None else self._bytes(*sums["data_offsets"]).view("<u4")
+            # A file without checksums may be cut off before its end.
+            self._bytes(max(self._size - 1, 0), self._size)
         if digest is not None and (
             self._sums is None or zlib.crc32(self._sums.tobytes(), zlib.crc32(size + header)) != digest
         ):
             raise CheckpointError(
                 f"{path} is damaged, or belongs to another checkpoint: its checksum differs; {DAMAGED_ADVICE}."
             )
-        self._data = whole[:end]
         self._is_unchecked = np.ones(0 if self._sums is None else len(self._sums), bool)
 
     def __getitem__(self, name: str) -> Array:
@@ -219,36 +212,72 @@ class RowFile(Mapping[str, Array]):
         return entry.first, entry.step
 
     def rows(self, name: str, start: int, stop: int) -> Array:
-        """Return the rows ``start:stop`` of those in this file, as a view of the file, after checking their blocks."""
+        """Return the rows ``start:stop`` of those in this file, which nobody may write to, after checking them."""
         entry = self._entries[name]
         row = entry.width * entry.dtype.itemsize
-        first, last = entry.start + start * row, entry.start + stop * row
-        self._check(name, first, last)
-        return self._data[first:last].view(entry.dtype).reshape(stop - start, *entry.shape[1:])
+        with self._reading():
+            found = self._checked(name, entry.start + start * row, entry.start + stop * row)
+        return found.view(entry.dtype).reshape(stop - start, *entry.shape[1:])
 
     def blocks(self, name: str) -> Iterator[tuple[int, Array]]:
         """Yield all rows in pieces of some MB, each with the number in this file of its first row."""
         entry = self._entries[name]
-        step = max(1, _BLOCK_BYTES // max(1, entry.width * entry.dtype.itemsize))
+        size = _REMOTE_BYTES if self._local is None else _BLOCK_BYTES
+        step = max(1, size // max(1, entry.width * entry.dtype.itemsize))
         for start in range(0, entry.shape[0], step):
             yield start, self.rows(name, start, min(start + step, entry.shape[0]))
 
-    def _check(self, name: str, first: int, last: int) -> None:
+    def _bytes(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of the data."""
+        start, stop = self._start + start, self._start + stop
+        if self._local is None:
+            found = np.frombuffer(files.read_part(self.path, start, stop) if stop > start else b"", np.uint8)
+        else:
+            found = self._local[start:stop]
+        if len(found) < stop - start:
+            raise ValueError(f"it ends before byte {stop}")
+        return found
+
+    def _checked(self, name: str, first: int, last: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of the data, in `name`, after comparing what holds them with its checksum."""
         if self._sums is None:
             if name in self._unchecked:
                 entry = self._entries[name]
-                begin = zlib.crc32(json.dumps([name, entry.name_of_dtype, list(entry.shape)]).encode())
-                found = zlib.crc32(self._data[entry.start : entry.stop].data, begin)
+                found = zlib.crc32(json.dumps([name, entry.name_of_dtype, list(entry.shape)]).encode())
+                for start in range(entry.start, entry.stop, _REMOTE_BYTES):
+                    found = zlib.crc32(self._bytes(start, min(start + _REMOTE_BYTES, entry.stop)).data, found)
                 if f"{found:08x}" != self._unchecked[name]:
                     raise self._damaged(f"of {name!r}")
                 del self._unchecked[name]
-            return
-        for block in range(first // _CHECKED_BYTES, -(-last // _CHECKED_BYTES)):
-            if self._is_unchecked[block]:
-                start = block * _CHECKED_BYTES
-                if zlib.crc32(self._data[start : start + _CHECKED_BYTES].data) != self._sums[block]:
+            return self._bytes(first, last)
+        begin = first // _CHECKED_BYTES * _CHECKED_BYTES
+        data = self._bytes(begin, min(-(-last // _CHECKED_BYTES) * _CHECKED_BYTES, self._size))
+        for at in range(0, len(data), _CHECKED_BYTES):
+            block = (begin + at) // _CHECKED_BYTES
+            if self._local is None or self._is_unchecked[block]:
+                if zlib.crc32(data[at : at + _CHECKED_BYTES].data) != self._sums[block]:
+                    start = begin + at
                     raise self._damaged(f"of bytes {start} to {start + _CHECKED_BYTES} of its data, in {name!r},")
                 self._is_unchecked[block] = False
+        return data[first - begin : last - begin]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn errors of reading into a CheckpointError."""
+        path = self.path
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path} is missing, so its checkpoint is not whole; {DAMAGED_ADVICE}.") from error
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
+        # A damaged header can raise any error.
+        except Exception as error:
+            raise CheckpointError(
+                f"{path} is truncated or damaged ({type(error).__name__}: {error}); {DAMAGED_ADVICE}."
+            ) from error
 
     def _damaged(self, what: str) -> CheckpointError:
         return CheckpointError(

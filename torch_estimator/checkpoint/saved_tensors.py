@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_estimator import files
 from torch_estimator.checkpoint.format import CHECKSUMS, checksum
-from torch_estimator.checkpoint.row_file import DAMAGED_ADVICE, RowFile, SavedRows, shapes_in
+from torch_estimator.checkpoint.row_file import DAMAGED_ADVICE, RowFile, SavedRows
 from torch_estimator.errors import CheckpointError
 
 
@@ -93,48 +93,26 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
 
 
 class RowTensors(Mapping[str, Tensor]):
-    """Tensors of a file with every n-th row of variables. A remote file is read when a tensor is first used."""
+    """Tensors of a file with every n-th row of variables."""
 
-    def __init__(self, path: str, digest: int) -> None:
-        self.path, self.digest = path, digest
-        self._file: RowFile | None = None
-        if files.is_local(path):
-            self._shapes = {name: self.file.shape(name) for name in self.file}
-        else:
-            try:
-                header = files.read_part(path, 8, 8 + int.from_bytes(files.read_part(path, 0, 8), "little"))
-                self._shapes = shapes_in(header)
-            except FileNotFoundError as error:
-                raise CheckpointError(_incomplete(path)) from error
-            except (OSError, ValueError, KeyError) as error:
-                raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
-
-    @property
-    def file(self) -> RowFile:
-        """The file, mapped into memory; a copy of a remote one."""
-        if self._file is None:
-            try:
-                self._copy = files.LocalCopy(self.path)
-            except FileNotFoundError as error:
-                raise CheckpointError(_incomplete(self.path)) from error
-            self._file = RowFile(self._copy.path, self.digest)
-        return self._file
+    def __init__(self, file: RowFile) -> None:
+        self.file, self.path = file, file.path
 
     def __getitem__(self, name: str) -> Tensor:
         return torch.tensor(self.file[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
+        return iter(self.file)
 
     def __len__(self) -> int:
-        return len(self._shapes)
+        return len(self.file)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._shapes
+        return name in self.file
 
     def shape(self, name: str) -> list[int]:
         """Return the shape of a tensor without reading it."""
-        return self._shapes[name]
+        return self.file.shape(name)
 
 
 class SavedTensors(Mapping[str, Tensor]):
@@ -190,7 +168,7 @@ class SavedTensors(Mapping[str, Tensor]):
             assert isinstance(file, RowTensors | TensorFile)
             path = os.path.abspath(file.path) if files.is_local(file.path) else file.path
             if isinstance(file, RowTensors):
-                found.append(SavedRows(path, name, 0, file.digest))
+                found.append(SavedRows(path, name, 0, file.file.digest))
             else:
                 found.append(SavedRows(path, name, offset))
                 offset += file.shape(name)[0]

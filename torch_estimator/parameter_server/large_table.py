@@ -72,12 +72,13 @@ def filled(table: TablePlan, dtype: str, sources: Mapping[str, Sequence[SavedRow
     plan = table.large
     assert plan is not None
     store = np.empty((table.rows, 1 + len(plan.slots), table.dim), dtype)
+    opened: dict[str, RowFile] = {}
     for variable in plan.variables:
         mine = _local_rows(plan, variable)
         names = [variable.name, *(f"{variable.name}/{slot.suffix}" for slot in plan.slots)]
         for place, name in enumerate(names):
             if name in sources:
-                _read(store[:, place], plan, variable, name, sources[name])
+                _read(store[:, place], plan, variable, name, sources[name], opened)
             elif place:
                 store[mine, place] = plan.slots[place - 1].initial
             else:
@@ -108,43 +109,45 @@ def _draw(rows: np.ndarray, plan: LargePlan, variable: VariablePlan, start: int)
         rows[at:stop] = distribution.rows(variable.seed, variable.name, ids, rows.shape[1])
 
 
-def _read(rows: np.ndarray, plan: LargePlan, variable: VariablePlan, name: str, sources: Sequence[SavedRows]) -> None:
-    """Copy this server's rows of a variable or slot from files, which any number of servers may have written."""
+def _read(
+    rows: np.ndarray,
+    plan: LargePlan,
+    variable: VariablePlan,
+    name: str,
+    sources: Sequence[SavedRows],
+    opened: dict[str, RowFile],
+) -> None:
+    """Copy this server's rows of a variable or slot from files, which any number of servers may have written.
+
+    `opened` keeps files for other variables.
+    """
     found = 0
     for source in sources:
-        with _opened(source) as file:
-            first, step = file.place(source.name)
-            first += source.offset
-            # This server has the row p of the variable, and the file has it, too, only if both of these distances fit.
-            if (first + variable.offset - plan.first) % np.gcd(step, plan.step):
+        if source.path not in opened:
+            opened[source.path] = RowFile(source.path, source.digest)
+        file = opened[source.path]
+        first, step = file.place(source.name)
+        first += source.offset
+        # This server has the row p of the variable, and the file has it, too, only if both of these distances fit.
+        if (first + variable.offset - plan.first) % np.gcd(step, plan.step):
+            continue
+        for start, piece in file.blocks(source.name):
+            if step == plan.step:
+                # All rows of the file are this server's, and in its order.
+                at = (variable.offset + first + step * start - plan.first) // step
+                rows[at : at + len(piece)] = piece
+                found += len(piece)
                 continue
-            for start, piece in file.blocks(source.name):
-                if step == plan.step:
-                    # All rows of the file are this server's, and in its order.
-                    at = (variable.offset + first + step * start - plan.first) // step
-                    rows[at : at + len(piece)] = piece
-                    found += len(piece)
-                    continue
-                table_rows = variable.offset + first + step * np.arange(start, start + len(piece)) - plan.first
-                mine = table_rows % plan.step == 0
-                rows[table_rows[mine] // plan.step] = piece[mine]
-                found += int(mine.sum())
+            table_rows = variable.offset + first + step * np.arange(start, start + len(piece)) - plan.first
+            mine = table_rows % plan.step == 0
+            rows[table_rows[mine] // plan.step] = piece[mine]
+            found += int(mine.sum())
     mine = _local_rows(plan, variable)
     if found != mine.stop - mine.start:
         raise CheckpointError(
             f"{sources[0].path} and the files beside it hold {found} rows of {name!r} for this parameter server, which "
             f"needs {mine.stop - mine.start}."
         )
-
-
-@contextlib.contextmanager
-def _opened(source: SavedRows) -> Iterator[RowFile]:
-    try:
-        copy = files.LocalCopy(source.path)
-    except OSError as error:
-        raise CheckpointError(f"{source.path} cannot be read: {files.reason(error)}.") from error
-    yield RowFile(copy.path, source.digest)
-    del copy
 
 
 class FrozenRows:
