@@ -191,7 +191,7 @@ class Table(nn.Module):
         self.initial: tuple[int, tuple[Piece, ...]] | None = None
         self.read_from: dict[str, list[Any]] = {}
         creation = _CREATION.get()
-        self.weight = nn.Parameter(_zeros(rows + 1, dim, creation.large, pieces, trainable), requires_grad=trainable)
+        self.weight = nn.Parameter(_zeros(rows + 1, dim, creation.large, trainable), requires_grad=trainable)
         self.is_in_file = creation.large is LargeTables.IN_FILE and self.weight.nbytes >= LARGE_BYTES
         seed = 0
         if any(piece.initializer is not None for piece in pieces):
@@ -199,8 +199,8 @@ class Table(nn.Module):
         if self.weight.is_meta:
             self.initial = seed, tuple(pieces)
         elif seed:
-            draw = functools.partial(_draw, self.weight.detach(), tuple(pieces), seed)
-            # Postpone drawing only on the CPU, because `_draw` seeds only the generator of the CPU.
+            draw = functools.partial(draw_values, self.weight.detach(), tuple(pieces), seed)
+            # Postpone drawing only on the CPU, because `draw_values` seeds only the generator of the CPU.
             # On a GPU, initializers use the GPU's generator, so tables must be filled in the order of creation.
             if creation.left_at_zero is None or self.weight.device.type != "cpu":
                 draw()
@@ -278,12 +278,11 @@ def _is_elsewhere(table: Table, what: str) -> InvalidValueError:
     )
 
 
-def _zeros(rows: int, dim: int, large: LargeTables, pieces: Sequence[Piece], trainable: bool) -> torch.Tensor:
+def _zeros(rows: int, dim: int, large: LargeTables, trainable: bool) -> torch.Tensor:
     """Return zeros ``[rows, dim]`` for a weight, in the place where large ones are created."""
     dtype = torch.get_default_dtype()
     if large is not LargeTables.IN_MEMORY and rows * dim * dtype.itemsize >= LARGE_BYTES:
-        made_by_row = all(piece.initializer is None or isinstance(piece.initializer, Distribution) for piece in pieces)
-        if large is LargeTables.ON_SERVERS and trainable and made_by_row:
+        if large is LargeTables.ON_SERVERS and trainable:
             return torch.zeros(rows, dim, device="meta")
         if large is LargeTables.IN_FILE and torch.get_default_device().type == "cpu" and sys.platform == "linux":
             # Pages that nobody writes to take no memory. The system must not refuse more of them than it has.
@@ -292,7 +291,7 @@ def _zeros(rows: int, dim: int, large: LargeTables, pieces: Sequence[Piece], tra
     return torch.zeros(rows, dim)
 
 
-def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
+def draw_values(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
     """Fill a table with initial values. Functions draw from torch's CPU generator, whose state is restored."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # Seed only the CPU's generator; torch.manual_seed would also seed the generators of GPUs.

@@ -203,8 +203,8 @@ def _large_plan(update: SparseUpdate, server: int, servers: int) -> LargePlan | 
     variables = []
     for placed, piece in zip(table.pieces, pieces, strict=True):
         made = piece.initializer
-        assert made is None or isinstance(made, Distribution)
-        name, scale = (None, 0.0) if made is None else (made.quantiles.__name__, made.scale)
+        # Of a function the server reads what the chief has written (`own_initializers`).
+        name, scale = (made.quantiles.__name__, made.scale) if isinstance(made, Distribution) else (None, 0.0)
         variables.append(VariablePlan(placed.name, placed.offset, placed.rows, name, scale, seed))
     # The state of a single number shows what the numbers of a table's state are at first.
     one = optimizer.init_state(torch.zeros(1, 1, dtype=table.weight.dtype), update.group)

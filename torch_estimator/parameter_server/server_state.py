@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 from torch_estimator import activity, files
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
-from torch_estimator.checkpoint.row_file import RowFileName
+from torch_estimator.checkpoint.row_file import RowFileName, SavedRows
 from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.writer import NotWhole
 from torch_estimator.distributed.consistency import Description, difference
 from torch_estimator.errors import CheckpointError, ClusterError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
+from torch_estimator.parameter_server.own_initializers import made_here
 from torch_estimator.parameter_server.placement import Placement
 from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, PACKAGE, SINCE, LargePlan
 from torch_estimator.parameter_server.protocol import Header, Kind, pack_json
@@ -230,8 +231,13 @@ class ServerState:
 
     def _start(self, servers: Sequence[int], step: int) -> None:
         """Send each of these servers its part of this process's parameters and optimizer state."""
+        known = self._sources()
+        with made_here(self._tables, known, self._training.model_dir) as made:
+            self._start_with(servers, step, known | made)
+
+    def _start_with(self, servers: Sequence[int], step: int, sources: Mapping[str, Sequence[SavedRows]]) -> None:
         most = self._settings.max_staleness
-        sources = self._sources()
+        files_by_name = {name: [asdict(one) for one in rows] for name, rows in sources.items()}
         parts = {}
         for index in servers:
             content = {
@@ -247,16 +253,16 @@ class ServerState:
                 "max_staleness": most,
                 "names": self.names,
                 "cursors": {} if index else self.cursors,
-                "sources": sources,
+                "sources": files_by_name,
             }
             parts[index] = content, self._placement.read_state(index)
         self._client.start(parts)
 
-    def _sources(self) -> dict[str, list[dict[str, Any]]]:
+    def _sources(self) -> dict[str, list[SavedRows]]:
         """Return the files from which the servers have to read their rows of large tables, by variable and slot."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for table in (one for one in self._training.model.module.modules() if isinstance(one, Table)):
-            found |= {name: [asdict(one) for one in rows] for name, rows in table.read_from.items()}
+        found: dict[str, list[SavedRows]] = {}
+        for table in self._tables:
+            found |= table.read_from
         if self._checkpoint is None:
             return found
         for plan in self._large:
@@ -269,8 +275,12 @@ class ServerState:
                             f"Parameter servers read {name!r} themselves, which they cannot from "
                             f"{self._checkpoint.path}; make a checkpoint of ours by training one step in one process."
                         )
-                    found[name] = [asdict(one) for one in saved.files_of(name)]
+                    found[name] = saved.files_of(name)
         return found
+
+    @property
+    def _tables(self) -> list[Table]:
+        return [one for one in self._training.model.module.modules() if isinstance(one, Table)]
 
     @property
     def _large(self) -> list[LargePlan]:

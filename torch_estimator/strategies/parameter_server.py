@@ -156,7 +156,7 @@ def check_large_tables(training: Training) -> None:
         if not table.weight.is_meta and size >= LARGE_BYTES and training.is_chief:
             logger.warning(
                 "Every process holds the table of %r, %d bytes: on parameter servers alone are only tables that the "
-                "model_fn or columns= makes, that are trained, and that have no function as initializer.",
+                "model_fn or columns= makes, and that are trained.",
                 name,
                 size,
             )
