@@ -13,6 +13,7 @@ from torch_estimator import files
 from torch_estimator.checkpoint import row_file
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.checkpoint.row_file import RowFile, RowFileName, RowFileWriter, SomeRows
+from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.writer import CheckpointWriter, NotWhole
 from torch_estimator.errors import CheckpointError
 
@@ -96,17 +97,37 @@ def test_a_flipped_byte_is_noticed_where_its_block_is_read(tmp_path: Path) -> No
         file["a"]
 
 
-def test_any_flipped_byte_and_any_cut_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("remote", [False, True])
+def test_any_flipped_byte_and_any_cut_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
     monkeypatch.setattr(row_file, "_CHECKED_BYTES", 64)
-    path, value = tmp_path / "rows.safetensors", whole(rows=11)
-    digest = write(str(path), {"a": value}, 1, 2)
-    good = path.read_bytes()
-    np.testing.assert_array_equal(RowFile(str(path), digest)["a"], value[1::2])
+    path, value = "memory://flipped/rows" if remote else str(tmp_path / "rows"), whole(rows=11)
+    digest = write(path, {"a": value}, 1, 2)
+    good = files.read_bytes(path)
+    np.testing.assert_array_equal(RowFile(path, digest)["a"], value[1::2])
     flipped = [good[:at] + bytes([good[at] ^ 0x81]) + good[at + 1 :] for at in range(len(good))]
     for content in (*flipped, *(good[:end] for end in range(len(good)))):
-        path.write_bytes(content)
+        files.write_file(path, [content], synced=False)
         with pytest.raises(CheckpointError):
-            RowFile(str(path), digest)["a"]
+            RowFile(path, digest)["a"]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_checkpoint_of_one_process_is_read_by_rows_and_checked(tmp_path: Path, remote: bool) -> None:
+    model_dir = "memory://whole_file" if remote else str(tmp_path)
+    values = {"a": torch.from_numpy(whole()), "b": torch.from_numpy(whole(1, 17))}
+    with CheckpointWriter(model_dir) as writer:
+        writer.save(3, values)
+    checkpoint = load_checkpoint(model_dir)
+    assert isinstance(checkpoint.variables, SavedTensors)
+    (saved,) = checkpoint.variables.files_of("a")
+    np.testing.assert_array_equal(RowFile(saved.path).rows("a", 50_001, 50_003), whole()[50_001:50_003])
+    content = bytearray(files.read_bytes(saved.path))
+    content[len(content) // 2] ^= 1
+    files.write_file(saved.path, [bytes(content)])
+    with pytest.raises(CheckpointError, match="damaged: the checksum of 'a' differs"):
+        RowFile(saved.path).rows("a", 0, 1)
 
 
 def test_a_file_that_is_missing_cut_or_of_another_checkpoint_is_one_sentence(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from torch_estimator.parameter_server.protocol import (
     Header,
     Kind,
     Push,
+    pack_arrays,
     pack_exchange,
     pack_json,
     unpack_arrays,
@@ -246,6 +247,16 @@ def test_a_push_that_is_sent_again_is_applied_once(served: Served) -> None:
     with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
         assert Served(served.address, client, threading.Thread()).pull()[0].step == 7
         client.request_all(Kind.LEAVE)
+
+
+def test_a_start_that_is_sent_again_takes_nothing_back(served: Served) -> None:
+    start = pack_arrays(served.client.header(Kind.START), {**GIVEN, "step": 5}, ARRAYS)
+    served.client.request({0: start})
+    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+    served.client.request({0: start})
+    assert served.pull()[0].step == 6
+    served.start()
+    assert served.pull()[0].step == 5
 
 
 def test_staleness_does_not_wait_for_a_worker_that_is_disconnected(

@@ -14,13 +14,14 @@ from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.summary.scalar_reader import read_scalars
 
 PROGRAM = """
-import json, logging, sys, time
+import json, logging, os, sys, time
 import numpy as np
 import pyarrow as pa
 import torch
 import torch_estimator as te
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.variables import named_variables
+from torch_estimator.checkpoint.row_file import RowFile
 from torch_estimator.parameter_server import large_table, push_pull
 
 model_dir, model, max_steps, *rest = sys.argv[1:]
@@ -34,6 +35,10 @@ if model == "pairs":
         whole(self, rows)
 
     large_table._PIECE_BYTES, large_table.RowFileWriter.write = 1, write
+task = json.loads(os.environ.get("TF_CONFIG", "{}"))
+if settings.get("large", "0") == "0" and "ps" in task.get("cluster", {}) and task["task"]["type"] != "ps":
+    # Only servers read rows of tables that are on servers.
+    RowFile.rows = None
 if "pipeline" in settings:
     # The number of steps of a call decides which gradients are late, and would depend on the time that steps take.
     push_pull._CALL_SECS = 1e9
@@ -76,6 +81,7 @@ def batches():
 
 
 class OfColumns:
+    own = torch.nn.init.xavier_uniform_ if "own" in settings else None
     tags = fc.categorical_column_with_vocabulary_list("tags", ["a", "b", "c", "d"], multivalent=True)
     ids = fc.categorical_column_with_identity("ids", 40, multivalent=True)
     id = fc.categorical_column_with_identity("id", 40)
@@ -86,8 +92,8 @@ class OfColumns:
         fc.embedding_column(weighted, 3),
         *fc.shared_embeddings([ids, id], 3, combiner="sum", max_norm=0.5),
         fc.indicator_column(weighted),
-        fc.embedding_column(id, 2),
-        fc.embedding_column(city, 3),
+        fc.embedding_column(id, 2, initializer=own),
+        fc.embedding_column(city, 3, initializer=own),
     ]
     all = [*wide, *deep]
 
@@ -228,7 +234,7 @@ def refused(model_dir: Path, model: str, *settings: str) -> str:
     "settings",
     [
         ("columns", "save=25"),
-        ("columns", "optimizer=Ftrl"),
+        ("columns", "optimizer=Ftrl", "own=1"),
         ("columns", "optimizer=clipped", "pipeline=1"),
         pytest.param(("columns", "optimizer=clipped", "compile=1"), marks=pytest.mark.slow),
         ("ids", "optimizer=Adam", "save=25"),
