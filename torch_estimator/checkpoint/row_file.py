@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mmap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _CHECKSUMS = "__crc32__"
 _SUM_OF_TENSORS = "crc32"
 _CHECKED_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 22
+_AHEAD_BYTES = 1 << 24
 # Size of a request to an object store. Up to 2 MiB of it are read twice, since blocks are checked as a whole.
 _REMOTE_BYTES = 1 << 24
 # The library safetensors reads no longer one either.
@@ -152,6 +154,11 @@ class _Checksums:
         self._of_block = self._bytes = 0
 
 
+def _mapped(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 class RowFile(Mapping[str, Array]):
     """A safetensors file with some rows of variables, or of an ordinary checkpoint.
 
@@ -178,7 +185,8 @@ class RowFile(Mapping[str, Array]):
             of_tensors = metadata.get(_SUM_OF_TENSORS)
             self._unchecked = {} if of_tensors is None else dict(zip(self._entries, of_tensors.split(" "), strict=True))
             self._size = max((one.stop for one in self._entries.values()), default=0)
-            self._local = np.asarray(np.memmap(path, np.uint8, "r")) if files.is_local(path) else None
+            self._map = _mapped(path) if files.is_local(path) else None
+            self._local = None if self._map is None else np.frombuffer(self._map, np.uint8)
             self._sums = None if sums is None else self._bytes(*sums["data_offsets"]).view("<u4")
             # A file without checksums may be cut off before its end.
             self._bytes(max(self._size - 1, 0), self._size)
@@ -225,7 +233,15 @@ class RowFile(Mapping[str, Array]):
         size = _REMOTE_BYTES if self._local is None else _BLOCK_BYTES
         step = max(1, size // max(1, entry.width * entry.dtype.itemsize))
         for start in range(0, entry.shape[0], step):
+            self._read_ahead(entry.start + (start + step) * entry.width * entry.dtype.itemsize)
             yield start, self.rows(name, start, min(start + step, entry.shape[0]))
+
+    def _read_ahead(self, start: int) -> None:
+        """Have the system read some blocks of the data from the disk, while what is before them is in use."""
+        if self._map is not None and hasattr(mmap, "MADV_WILLNEED"):
+            begin = (self._start + start) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < len(self._map):
+                self._map.madvise(mmap.MADV_WILLNEED, begin, min(_AHEAD_BYTES, len(self._map) - begin))
 
     def _bytes(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return bytes of the data."""

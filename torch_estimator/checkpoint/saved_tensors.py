@@ -130,7 +130,7 @@ class SavedTensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         files = self._files[name]
         if isinstance(files[0], RowTensors):
-            whole = torch.empty(self.shape(name), dtype=_readable(files[0].file.rows(name, 0, 0)).dtype)
+            whole = torch.empty(self.shape(name), dtype=self._dtype(name))
             self.copy_into(whole, name)
             return whole
         pieces = [file[name] for file in files]
@@ -182,7 +182,14 @@ class SavedTensors(Mapping[str, Tensor]):
     def rows(self, name: str, start: int, stop: int) -> Tensor:
         """Return the rows ``start:stop`` of a tensor, reading only the files that contain them."""
         if isinstance(self._files[name][0], RowTensors):
-            return self[name][start:stop]
+            whole = torch.empty([stop - start, *self.shape(name)[1:]], dtype=self._dtype(name))
+            for file in self._files[name]:
+                assert isinstance(file, RowTensors)
+                first, step = file.file.place(name)
+                # The numbers in the file of its first row from `start` on, and from `stop` on.
+                begin, end = (max(0, -(-(row - first) // step)) for row in (start, stop))
+                whole[first + step * begin - start :: step].copy_(_readable(file.file.rows(name, begin, end)))
+            return whole
         found, offset = [], 0
         for file in self._files[name]:
             rows = saved_shape(file, name)[0]
@@ -191,6 +198,11 @@ class SavedTensors(Mapping[str, Tensor]):
             offset += rows
         # For an empty range, take zero rows of the first file, so that the dtype and the other dimensions are right.
         return torch.cat(found or [self._files[name][0][name][:0]])
+
+    def _dtype(self, name: str) -> torch.dtype:
+        first = self._files[name][0]
+        assert isinstance(first, RowTensors)
+        return _readable(first.file.rows(name, 0, 0)).dtype
 
     def without(self, names: Collection[str]) -> SavedTensors:
         """Return a mapping with all tensors except those with the given names, without reading any."""
