@@ -480,6 +480,8 @@ class Estimator:
         strip_default_attrs: bool | None = None,
         *,
         warmup_instances: int = MOST_INSTANCES,
+        dtype: str = "float32",
+        quality_input_fn: InputFn | None = None,
     ) -> str:
         """Write the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
 
@@ -497,6 +499,10 @@ class Estimator:
             warmup_instances: Number of input rows to record in the export, with their predictions: 8 at most, 0 to copy
                 no data into it. They are the first rows of the input that this Estimator has trained or evaluated on
                 last. A server warms up with them, and ``estimator check`` compares the export with them.
+            dtype: How tables are stored, of which the model only looks up rows: ``"float32"``, or ``"float16"``, which
+                takes half the bytes. The log says how far that moves their numbers.
+            quality_input_fn: Input to evaluate on with both dtypes, for ``"float16"``: the log shows how much each
+                metric changes. The summaries are those of evaluations called ``float32`` and ``float16``.
 
         Returns:
             Path of the export.
@@ -504,7 +510,7 @@ class Estimator:
         Raises:
             CheckpointError: There is no checkpoint.
             ExportError: The model cannot be exported.
-            InvalidValueError: ``warmup_instances`` is not a number from 0 to 8.
+            InvalidValueError: ``warmup_instances`` is not a number from 0 to 8, or there is no such ``dtype``.
 
         >>> x = fc.numeric_column("x")
         >>> estimator = te.LinearRegressor([x], "memory://export_saved_model")
@@ -513,6 +519,9 @@ class Estimator:
         >>> te.ExportedModel.load(path).predict({"x": [3.0]})["predictions"].shape
         (1, 1)
         """
+        from torch_estimator.export.half_tables import log_quality, rounded_lookups
+        from torch_estimator.export.network import tables_read_by_block
+        from torch_estimator.export.recording import check_dtype
         from torch_estimator.export.writer import write_export
 
         if as_text:
@@ -523,7 +532,13 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        model, checkpoint = self.job.restored_model(checkpoint_path, "export", "cpu")
+        check_dtype(dtype)
+        if dtype == "float16" and quality_input_fn is not None:
+            exact = self.evaluate(quality_input_fn, checkpoint_path=checkpoint_path, name="float32")
+            with rounded_lookups():
+                rounded = self.evaluate(quality_input_fn, checkpoint_path=checkpoint_path, name="float16")
+            log_quality(exact, rounded)
+        model, checkpoint = self.job.restored_model(checkpoint_path, "export", "cpu", tables_read_by_block)
         if checkpoint is not None:
             model.check_strings_seen(checkpoint)
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
@@ -541,6 +556,7 @@ class Estimator:
             structure=model.structure,
             rows=self.job.builder.seen.rows,
             warmup_instances=warmup_instances,
+            dtype=dtype,
         )
         logger.info("Exported to %s.", path)
         return path

@@ -8,12 +8,13 @@ import os
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import torch
+from torch import nn
 
 from torch_estimator import activity
 from torch_estimator.checkpoint.checkpoint import Checkpoint, check_some_named, latest_checkpoint, load_checkpoint
@@ -22,6 +23,7 @@ from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.runner_choice import make_runner
 from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import CheckpointError, DataError
+from torch_estimator.feature_column.table import Table
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
@@ -301,19 +303,23 @@ class EstimatorJob:
         return model
 
     def restored_model(
-        self, checkpoint_path: str | None, purpose: str, device: str | None = None
+        self,
+        checkpoint_path: str | None,
+        purpose: str,
+        device: str | None = None,
+        stored: Callable[[nn.Module], Collection[Table]] = lambda module: (),
     ) -> tuple[Model, Checkpoint | None]:
         """Build the model for prediction and restore a checkpoint, by default the newest, into it; return both.
 
         The checkpoint is None if there is none and the model has the weights it came with; if these are of no use,
         raise a CheckpointError, which says the purpose, such as ``"predict with"``. The device is by default that of
-        the job.
+        the job. `stored` returns the tables of a module whose rows nobody reads but from the checkpoint.
         """
         source = self._source(checkpoint_path, purpose)
         with isolated(self.config.random_seed):
             model = self.builder.build(ModeKeys.PREDICT, self.config, device, restored=source is not None)
         self._settle()
-        return model, self.builder.restore(model, source, self.model_dir)
+        return model, self.builder.restore(model, source, self.model_dir, stored(model.module))
 
     def _source(self, checkpoint_path: str | None, purpose: str) -> str | None:
         """Return what to restore: a checkpoint, ``model_dir`` for its newest one, or None for the initial weights."""

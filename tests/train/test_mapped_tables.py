@@ -15,6 +15,7 @@ import torch
 import torch_estimator as te
 from torch_estimator import feature_column as fc
 from torch_estimator.feature_column import table
+from torch_estimator.from_module.module_model import ColumnsThenModule
 from torch_estimator.train import mapped_memory, mapped_tables
 
 TOWN = fc.embedding_column(fc.categorical_column_with_identity("town", 5000), 4)
@@ -49,6 +50,49 @@ def test_results_are_those_of_tables_in_memory(tmp_path: Path, monkeypatch: pyte
     expected = results(tmp_path)
     monkeypatch.setattr(table, "LARGE_BYTES", 1000)
     assert results(tmp_path) == expected
+
+
+@pytest.mark.parametrize("kind", ["canned", "averages", "columns", "tied"])
+def test_an_export_reads_tables_from_the_checkpoint_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It has the bytes of an export of tables in memory. Only a table that something else reads, too, is in a file."""
+
+    class Last(torch.nn.Linear):
+        def forward(self, columns: torch.Tensor) -> torch.Tensor:
+            return super().forward(columns) + (self.table[3].sum() if hasattr(self, "table") else 0)
+
+    adagrad = te.optim.Adagrad(lr=0.5)
+    if kind == "averages":
+        adagrad = te.optim.moving_average(adagrad, 0.9)
+
+    def model_fn(mode: te.ModeKeys) -> te.EstimatorSpec:
+        transform = fc.FeatureTransform(dnn_columns=[TOWN])
+        module = ColumnsThenModule(transform.dnn, Last(4, 1))
+        if kind == "tied":
+            module.module.table = module.input_layer.tables[0].weight
+        return te.EstimatorSpec(
+            mode=mode, module=module, transform=transform, head=te.BinaryClassHead(), optimizer=adagrad
+        )
+
+    if kind in ("canned", "averages"):
+        estimator: te.Estimator = te.DNNClassifier([8], [TOWN], str(tmp_path), optimizer=adagrad)
+    else:
+        estimator = te.Estimator(model_fn, str(tmp_path))
+    estimator.train(data, steps=20)
+
+    def exported() -> bytes:
+        path = estimator.export_saved_model(str(tmp_path / "export"), te.serving_input.raw_features([TOWN]))
+        return Path(path, "model.onnx").read_bytes()
+
+    expected = exported()
+    monkeypatch.setattr(table, "LARGE_BYTES", 1000)
+    mapped: list[object] = []
+    monkeypatch.setattr(
+        mapped_tables, "mapped_zeros", lambda *shape: mapped.append(shape) or mapped_memory.mapped_zeros(*shape)
+    )
+    assert exported() == expected
+    assert bool(mapped) == (kind == "tied")
 
 
 @pytest.mark.usefixtures("large")

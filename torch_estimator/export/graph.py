@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from onnx import helper
 
 from torch_estimator.errors import ExportError
 from torch_estimator.export.signatures import DATA_FILE, TensorInfo
+from torch_estimator.train.mapped_tables import StoredTable
 
 OPSETS = {"": 21, "ai.onnx.ml": 4, "com.microsoft": 1}
 IR_VERSION = 10
@@ -43,11 +45,18 @@ BOOL = onnx.TensorProto.BOOL
 class _Apart:
     """Values of a large initializer, rows first, of which only one block at a time is copied.
 
-    `change` takes a block of rows and returns the rows to store; None stores the values as they are.
+    `change` takes a block of rows and returns the rows to store; None stores the values as they are. `dtype` is that of
+    what is stored, None for the array's.
     """
 
-    array: Array
+    array: Array | StoredTable
     change: Callable[[Array], Array] | None = None
+    dtype: np.dtype[Any] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes that are stored."""
+        return self.array.size * (self.dtype or self.array.dtype).itemsize
 
     def blocks(self) -> Iterator[memoryview]:
         rows = max(1, _BLOCK_BYTES * len(self.array) // self.array.nbytes)
@@ -111,6 +120,10 @@ class GraphBuilder:
         A large array must not change before `model` and `data` have read it. `hint` becomes the name, if it is free.
         `change` is applied to blocks of rows when the constant is stored.
         """
+        if isinstance(value, StoredTable):
+            if value.nbytes >= APART_BYTES:
+                return self._set_apart(self.name(hint), _Apart(value, change))
+            value = value[:]
         array = np.asarray(value, dtype=dtype)
         if change is not None and array.nbytes < APART_BYTES:
             array, change = change(array), None
@@ -122,13 +135,17 @@ class GraphBuilder:
             if array.nbytes < APART_BYTES or not array.ndim or array.dtype.kind in "OU":
                 self._initializers.append(_tensor(array, name))
             else:
-                kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-                self._initializers.append(onnx.TensorProto(name=name, data_type=kind, dims=array.shape))
-                self._apart[name] = _Apart(array, change)
+                self._set_apart(name, _Apart(array, change))
             if identity is None:
                 return name
             self._known[identity] = (name,)
         return self._known[identity][0]
+
+    def _set_apart(self, name: str, apart: _Apart) -> str:
+        kind = helper.np_dtype_to_tensor_dtype(apart.array.dtype)
+        self._initializers.append(onnx.TensorProto(name=name, data_type=kind, dims=apart.array.shape))
+        self._apart[name] = apart
+        return name
 
     def input(self, name: str, info: TensorInfo) -> str:
         """Declare an input of the graph; return its name."""
@@ -211,7 +228,7 @@ class GraphBuilder:
             apart = self._apart.get(tensor.name)
             if apart is None:
                 continue
-            size = apart.array.nbytes
+            size = apart.nbytes
             if data_from is None or size < data_from:
                 tensor.raw_data = b"".join(apart.blocks())
                 continue
@@ -224,9 +241,42 @@ class GraphBuilder:
     def data(self, data_from: int) -> Iterator[memoryview | bytes]:
         """Yield the content of the file `DATA_FILE` in blocks; `data_from` is as for `model`."""
         for apart in self._apart.values():
-            if apart.array.nbytes >= data_from:
+            if apart.nbytes >= data_from:
                 yield from apart.blocks()
-                yield bytes(-apart.array.nbytes % _ALIGNMENT)
+                yield bytes(-apart.nbytes % _ALIGNMENT)
+
+    def store_lookups_as(self, dtype: np.dtype[Any], rounded: Callable[[str, Array], Array]) -> list[str]:
+        """Store large float32 initializers of which nodes only look up rows in another dtype; return their names.
+
+        `rounded` takes the name of an initializer and a block of its rows, and returns these as `dtype`. What is looked
+        up is cast to float32.
+        """
+        readers: dict[str, list[tuple[onnx.NodeProto, bool]]] = {}
+        for node in self._nodes:
+            looks_up = node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute)
+            for place, name in enumerate(_inputs(node)):
+                readers.setdefault(name, []).append((node, looks_up and not place))
+        names = [
+            name
+            for name, apart in self._apart.items()
+            if apart.array.dtype == np.float32 and all(looks_up for _, looks_up in readers.get(name, [(None, False)]))
+        ]
+        casts = {id(node) for name in names for node, _ in readers[name]}
+        nodes, self._nodes = self._nodes, []
+        for node in nodes:
+            self._nodes.append(node)
+            if id(node) in casts:
+                (found,) = node.output
+                node.output[0] = self.name(f"{found}_stored")
+                self._nodes.append(helper.make_node("Cast", [node.output[0]], [found], to=FLOAT))
+        for name in names:
+            apart = self._apart[name]
+            change = functools.partial(_changed, before=apart.change, then=functools.partial(rounded, name))
+            self._apart[name] = _Apart(apart.array, change, dtype)
+        for tensor in self._initializers:
+            if tensor.name in names:
+                tensor.data_type = helper.np_dtype_to_tensor_dtype(dtype)
+        return names
 
     def scopes(self, node: str) -> list[str]:
         """Return the paths of the nested torch modules that produced a node, the outermost first; empty if unknown."""
@@ -242,14 +292,14 @@ class GraphBuilder:
         found = {*self._renamed, *(value.name for value in self._outputs)}
         for node in reversed(self._nodes):
             if not found.isdisjoint(node.output):
-                found |= _inputs(node)
+                found.update(_inputs(node))
         return found
 
     @property
     def size(self) -> int:
         """Size of all numeric constants of the graph in bytes."""
         inside = sum(len(tensor.raw_data) for tensor in self._initializers)
-        return inside + sum(apart.array.nbytes for apart in self._apart.values())
+        return inside + sum(apart.nbytes for apart in self._apart.values())
 
     def _with_output_names(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return a copy of a node in which the outputs of the graph have their final names."""
@@ -286,10 +336,14 @@ def element_type(info: TensorInfo) -> int:
     return int(onnx.TensorProto.DataType.Value(info.dtype.removeprefix("DT_")))
 
 
-def _inputs(node: onnx.NodeProto) -> set[str]:
-    """Return the inputs of a node and of the nodes in its branches."""
+def _changed(rows: Array, before: Callable[[Array], Array] | None, then: Callable[[Array], Array]) -> Array:
+    return then(rows if before is None else before(rows))
+
+
+def _inputs(node: onnx.NodeProto) -> list[str]:
+    """Return the inputs of a node, and then those of the nodes in its branches."""
     inner = (one for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for one in graph.node)
-    return set(node.input).union(*map(_inputs, inner))
+    return [*node.input, *(name for one in inner for name in _inputs(one))]
 
 
 def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.NodeProto:

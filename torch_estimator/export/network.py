@@ -7,8 +7,9 @@ model.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from torch_estimator.from_module.module_model import ColumnsThenModule
 from torch_estimator.heads.serving import Prediction
 from torch_estimator.networks import ROWS, Baseline
 from torch_estimator.recurrent_network import RecurrentNetwork
+from torch_estimator.train.mapped_tables import StoredTable
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -115,6 +117,14 @@ def is_canned(module: Any) -> bool:
     return (linear is None or known) and (dnn is None or isinstance(deep, InputLayer)) and (known or dnn is not None)
 
 
+def tables_read_by_block(module: nn.Module) -> list[Table]:
+    """Return the large tables of which an export reads each block once, and nothing else reads anything."""
+    parts = [module] if is_canned(module) else [module.input_layer] if isinstance(module, ColumnsThenModule) else []
+    owners = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
+    tables = [one for part in parts for one in part.modules() if isinstance(one, Table)]
+    return [one for one in tables if one.is_in_file and owners[one.weight] == 1]
+
+
 def _after_input_layer(
     graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, recorder: LayerRecorder
 ) -> tuple[nn.Module, ModuleInputs]:
@@ -140,7 +150,7 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
 
 def _categorical(graph: GraphBuilder, model: LinearModel, table: Table, features: Mapping[str, str]) -> list[str]:
     layout = model.layout
-    weights = array(table.weight)
+    weights = _rows_of(table)
     single = table.dim == 1
     stored = graph.constant(weights.ravel() if single else weights, hint="linear")
     parts = []
@@ -245,7 +255,7 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     for table, placed in zip(layer.tables, layout.tables, strict=True):
         assert isinstance(table, Table)
         clip = None if placed.max_norm is None else functools.partial(_clipped, max_norm=placed.max_norm)
-        weight = graph.constant(array(table.weight), hint=f"embeddings_{placed.dimension}", change=clip)
+        weight = graph.constant(_rows_of(table), hint=f"embeddings_{placed.dimension}", change=clip)
         if placed.placed:
             pieces.append(_embeddings(graph, weight, placed, features[placed.feature]))
             rows += by_source[placed.feature]
@@ -354,6 +364,11 @@ def _sum(graph: GraphBuilder, parts: list[str]) -> str:
     for part in parts[1:]:
         total = graph.op("Add", total, part)
     return total
+
+
+def _rows_of(table: Table) -> FloatArray | StoredTable:
+    """Return a table's rows and the row of a missing value."""
+    return array(table.weight) if table.stored is None else cast(StoredTable, table.stored)
 
 
 def array(tensor: torch.Tensor) -> FloatArray:

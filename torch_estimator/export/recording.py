@@ -71,6 +71,12 @@ def check_count(warmup_instances: object) -> int:
     return warmup_instances
 
 
+def check_dtype(dtype: object) -> None:
+    """Check the setting `dtype` of an export."""
+    if dtype not in ("float32", "float16"):
+        raise InvalidValueError(f"dtype of an export must be 'float32' or 'float16', but got {dtype!r}.")
+
+
 def _lines(model: ExportedModel, receiver: ServingInput, rows: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """Return the lines of the file: all rows that fit for `PREDICT`, the first of them for the other signatures."""
     predict = model.signature(PREDICT)

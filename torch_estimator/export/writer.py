@@ -20,6 +20,7 @@ from torch_estimator.export.directory import new_export
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.extra_outputs import LayerRecorder, lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
+from torch_estimator.export.half_tables import HalfTables
 from torch_estimator.export.heads import is_premade, lower_predictions, signatures, tensor_info
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
@@ -77,6 +78,7 @@ def write_export(
     structure: Structure | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
     warmup_instances: int = MOST_INSTANCES,
+    dtype: str = "float32",
     clock: Callable[[], float] = time.time,
 ) -> str:
     """Write a model as one ONNX graph from raw inputs to predictions; return the new directory.
@@ -89,8 +91,8 @@ def write_export(
     structure of the features that it was trained on. `head` maps logits to predictions, and `receiver` defines the
     inputs. `forward` names inputs that are outputs, too (None for all); `layers` are inner layers that are outputs.
     `assets_extra` are files to copy into ``assets.extra``, by their path in it. At most `warmup_instances` of `rows`,
-    which are raw features, are recorded as warm-up instances; see `torch_estimator.export.warmup`. `clock` returns
-    seconds since 1970.
+    which are raw features, are recorded as warm-up instances; see `torch_estimator.export.warmup`. `dtype` is that of
+    tables, ``"float32"`` or ``"float16"``. `clock` returns seconds since 1970.
 
     Raise an ExportError if a part of the model cannot be exported or the directory cannot be written, and an
     InvalidValueError if `warmup_instances` cannot be used.
@@ -114,10 +116,13 @@ def write_export(
         export_outputs=export_outputs,
         structure=structure,
     )
+    half = HalfTables(graph) if dtype == "float16" else None
     base = files.as_url(export_dir_base)
     try:
         with new_export(base, clock) as (temporary, final):
             manifest = dataclasses.replace(manifest, data_bytes=_write_model(graph, temporary, manifest.version))
+            if half is not None:
+                half.log()
             _copy_assets(assets_extra or {}, temporary)
             # The end of the block syncs all files of the export.
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()], synced=False)

@@ -13,12 +13,13 @@ import numpy as np
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.export.recording import check_count
+from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import (
     ExportableEstimator,
     check_exports_to_keep,
     check_settings,
+    export_as,
     remove_old_exports,
 )
 from torch_estimator.runs.state_file import StateFile
@@ -73,6 +74,7 @@ class BestExporter:
         as_text: Has no effect. tf.estimator has this parameter.
         exports_to_keep: Number of exports to keep; None for all.
         warmup_instances: Number of input rows to record in an export, 0 to 8; see `Estimator.export_saved_model`.
+        dtype: ``"float32"`` or ``"float16"``, for tables; see `Estimator.export_saved_model`.
 
     Raises:
         InvalidTypeError: `name` is not a string, or `compare_fn` is not a function.
@@ -101,11 +103,13 @@ class BestExporter:
     as_text: bool = False
     exports_to_keep: int | None = 5
     warmup_instances: int = MOST_INSTANCES
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         check_settings("BestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
         check_exports_to_keep(self.exports_to_keep)
         check_count(self.warmup_instances)
+        check_dtype(self.dtype)
         _check_compare_fn(self.compare_fn)
 
     def export(
@@ -133,13 +137,7 @@ class BestExporter:
             and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result))
         ):
             return None
-        path = estimator.export_saved_model(
-            export_path,
-            self.serving_input_receiver_fn,
-            assets_extra=self.assets_extra,
-            checkpoint_path=checkpoint_path,
-            warmup_instances=self.warmup_instances,
-        )
+        path = export_as(self, estimator, export_path, checkpoint_path)
         # Write the metrics after the export. A job that is killed in between then exports again after its restart.
         # With the metrics written first, the restarted job would assume that the export exists.
         _best_file(export_path).write({key: _jsonable(value) for key, value in eval_result.items()})

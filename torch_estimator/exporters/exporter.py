@@ -99,6 +99,20 @@ def check_settings(kind: str, name: object, serving_input_receiver_fn: object, a
         )
 
 
+def export_as(exporter: Any, estimator: ExportableEstimator, export_path: str, checkpoint_path: str) -> str:
+    """Export a checkpoint with the settings of an exporter of this package; return the path of the export."""
+    # Only an Estimator of this package knows of dtypes.
+    more: dict[str, Any] = {} if exporter.dtype == "float32" else {"dtype": exporter.dtype}
+    return estimator.export_saved_model(
+        export_path,
+        exporter.serving_input_receiver_fn,
+        assets_extra=exporter.assets_extra,
+        checkpoint_path=checkpoint_path,
+        warmup_instances=exporter.warmup_instances,
+        **more,
+    )
+
+
 def check_exports_to_keep(exports_to_keep: int | None) -> None:
     """Check that the setting `exports_to_keep` is None or a positive whole number."""
     if exports_to_keep is not None and not (exports_to_keep > 0 and float(exports_to_keep).is_integer()):

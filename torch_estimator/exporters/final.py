@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch_estimator.export.recording import check_count
+from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
-from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
+from torch_estimator.exporters.exporter import ExportableEstimator, check_settings, export_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class FinalExporter:
         assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
         as_text: Has no effect. tf.estimator has this parameter.
         warmup_instances: Number of input rows to record in the export, 0 to 8; see `Estimator.export_saved_model`.
+        dtype: ``"float32"`` or ``"float16"``, for tables; see `Estimator.export_saved_model`.
 
     Raises:
         InvalidTypeError: `name` is not a string.
@@ -44,10 +45,12 @@ class FinalExporter:
     assets_extra: Mapping[str, str] | None = None
     as_text: bool = False
     warmup_instances: int = MOST_INSTANCES
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         check_settings("FinalExporter", self.name, self.serving_input_receiver_fn, self.as_text)
         check_count(self.warmup_instances)
+        check_dtype(self.dtype)
 
     def export(
         self,
@@ -60,10 +63,4 @@ class FinalExporter:
         """Export the model if training has ended; see `Exporter.export`."""
         if not is_the_final_export:
             return None
-        return estimator.export_saved_model(
-            export_path,
-            self.serving_input_receiver_fn,
-            assets_extra=self.assets_extra,
-            checkpoint_path=checkpoint_path,
-            warmup_instances=self.warmup_instances,
-        )
+        return export_as(self, estimator, export_path, checkpoint_path)

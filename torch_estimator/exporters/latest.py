@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch_estimator.export.recording import check_count
+from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import (
     ExportableEstimator,
     check_exports_to_keep,
     check_settings,
+    export_as,
     remove_old_exports,
 )
 
@@ -27,6 +28,7 @@ class LatestExporter:
         as_text: Has no effect. tf.estimator has this parameter.
         exports_to_keep: Number of exports to keep; None for all.
         warmup_instances: Number of input rows to record in an export, 0 to 8; see `Estimator.export_saved_model`.
+        dtype: ``"float32"`` or ``"float16"``, for tables; see `Estimator.export_saved_model`.
 
     Raises:
         InvalidTypeError: `name` is not a string.
@@ -51,11 +53,13 @@ class LatestExporter:
     as_text: bool = False
     exports_to_keep: int | None = 5
     warmup_instances: int = MOST_INSTANCES
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         check_settings("LatestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
         check_exports_to_keep(self.exports_to_keep)
         check_count(self.warmup_instances)
+        check_dtype(self.dtype)
 
     def export(
         self,
@@ -66,12 +70,6 @@ class LatestExporter:
         is_the_final_export: bool,
     ) -> str | None:
         """Export the model, and remove old exports; see `Exporter.export`."""
-        path = estimator.export_saved_model(
-            export_path,
-            self.serving_input_receiver_fn,
-            assets_extra=self.assets_extra,
-            checkpoint_path=checkpoint_path,
-            warmup_instances=self.warmup_instances,
-        )
+        path = export_as(self, estimator, export_path, checkpoint_path)
         remove_old_exports(export_path, self.exports_to_keep)
         return path

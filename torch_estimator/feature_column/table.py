@@ -160,6 +160,8 @@ class Table(nn.Module):
         block: The rows of the batch, if `weight` is on parameter servers and a training runs; otherwise None.
         is_in_file: Whether `weight` goes into a file when a checkpoint is restored.
         mapped: The memory of that file, or None.
+        stored: The rows in a checkpoint's files (`mapped_tables.StoredTable`), if `weight` has no numbers because only
+            an export reads it.
         initial: The seed and the variables to make initial values of, if `weight` is on parameter servers.
         read_from: For variables that a warm start takes over, the files to read them from (`row_file.SavedRows`), if
             `weight` is on parameter servers.
@@ -188,6 +190,7 @@ class Table(nn.Module):
         self.recorder = None
         self.block = None
         self.mapped: torch.Tensor | None = None
+        self.stored: Any = None
         self.initial: tuple[int, tuple[Piece, ...]] | None = None
         self.read_from: dict[str, list[Any]] = {}
         creation = _CREATION.get()

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -25,6 +25,7 @@ from torch_estimator.data.feature_structure import Structure, describe
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.meaning import Meanings, described, difference, meaning_of
+from torch_estimator.feature_column.table import Table
 from torch_estimator.feature_column.weighted_sum import LinearModel
 from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
@@ -185,9 +186,18 @@ class Model:
             state[_LOSS_BUFFERS] = buffers
         return state
 
-    def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given."""
-        known, share = map_tables(self.module, checkpoint)
+    def restore(
+        self,
+        checkpoint: Checkpoint,
+        optimizers: Sequence[torch.optim.Optimizer] | None = None,
+        *,
+        stored: Collection[Table] = (),
+    ) -> None:
+        """Copy a checkpoint's weights into the module, and its optimizer state into the optimizers, if given.
+
+        Rows of the tables in `stored` stay in the checkpoint's files; see `map_tables`.
+        """
+        known, share = map_tables(self.module, checkpoint, stored)
         variables, checkpoint = self._shared(checkpoint)
         if IMPORTED in checkpoint.state:
             self._check_hashes(checkpoint)

@@ -8,7 +8,7 @@ import functools
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch_estimator.cluster.task import REPLICA, Task
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.table import LargeTables, tables_of_checkpoint
+from torch_estimator.feature_column.table import LargeTables, Table, tables_of_checkpoint
 from torch_estimator.inputs.input_fn import InputContext, call_input_fn
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
@@ -120,11 +120,14 @@ class ModelBuilder:
         dataset = to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
         return dataset.divided(size, rank) if shared and size > 1 else dataset
 
-    def restore(self, model: Model, source: str | None, model_dir: str) -> Checkpoint | None:
+    def restore(
+        self, model: Model, source: str | None, model_dir: str, stored: Collection[Table] = ()
+    ) -> Checkpoint | None:
         """Copy a checkpoint into a model and return the checkpoint, or None if the model keeps its initial weights.
 
         `source` is a checkpoint, or a directory, which stands for its newest checkpoint. None keeps the initial
-        weights, or copies those of the warm start if there is one. `model_dir` is for the log.
+        weights, or copies those of the warm start if there is one. `model_dir` is for the log. `stored` is as for
+        `Model.restore`.
         """
         if source is None:
             if self.warm_start is None:
@@ -134,7 +137,7 @@ class ModelBuilder:
             return None
         checkpoint = load_checkpoint(source)
         logger.info("Restoring parameters from %s", checkpoint.path)
-        model.restore(checkpoint)
+        model.restore(checkpoint, stored=stored)
         return checkpoint
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
