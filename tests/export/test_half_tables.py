@@ -67,7 +67,7 @@ def test_tables_take_half_the_bytes_and_predictions_are_nearly_the_same(
     one, other = (te.ExportedModel.load(path).predict(FEATURES)["logits"] for path in (exact, half))
     assert 0 < np.abs(one - other).max() < 1e-3 * np.abs(one).max()
     messages = " ".join(caplog.messages)
-    assert "Rounding 3 tables to float16 has moved their numbers by 0.0002" in messages
+    assert "Rounding tables to float16 (3) has moved their numbers by 0.0002" in messages
     change = next(one for one in caplog.messages if one.startswith("With tables in float32, and the change by float16"))
     assert f"average_loss = {estimator.evaluate(data)['average_loss']:.6g} (" in change
     assert "global_step" not in change

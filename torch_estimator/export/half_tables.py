@@ -33,7 +33,7 @@ class HalfTables:
         if self.names:
             share = (self._moved / self._squares) ** 0.5 if self._squares else 0.0
             logger.info(
-                "Rounding %d tables to float16 has moved their numbers by %.2g of their size (root mean square), and "
+                "Rounding tables to float16 (%d) has moved their numbers by %.2g of their size (root mean square), and "
                 "by %.2g at most.",
                 len(self.names),
                 share,
