@@ -16,6 +16,7 @@ from torch_estimator.feature_column.raw_values import (
     distinct_integers,
     distinct_strings,
     integers,
+    list_integers,
     list_numbers,
     list_values,
     numbers,
@@ -81,6 +82,10 @@ class Chunk:
     def list_values(self, key: str, dtype: RawDtype) -> Lists[Distinct]:
         """Return a column of lists of strings or integers as distinct values, their indices, and row offsets."""
         return self.once((key, dtype, "lists"), lambda: list_values(self._columns[key], key, dtype))
+
+    def list_integers(self, key: str) -> Lists[npt.NDArray[np.int64]]:
+        """Return a column of lists of integers as flat integers and row offsets, with -1 for a missing value."""
+        return self.once((key, "integer lists"), lambda: list_integers(self._columns[key], key))
 
     def list_numbers(self, key: str) -> Lists[npt.NDArray[np.float32]]:
         """Return a column of lists of numbers as flat numbers and row offsets, with NaN for a missing value."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.checks import is_count, plain, set_fields
-from torch_estimator.feature_column.column import Encoders, IdEncoder, IdsOfValues, KeyColumn
-from torch_estimator.feature_column.ids import MISSING, NOT_IN_VOCABULARY, Ids, Int64Array
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.column import Encoders, IdEncoder, IdsOfValues, KeyColumn, ListEncoder
+from torch_estimator.feature_column.ids import MISSING, NOT_IN_VOCABULARY, IdLists, Ids, Int64Array
 from torch_estimator.feature_column.lowering import Lowering
 from torch_estimator.feature_column.raw_feature import MISSING_INTEGER, RawDtype
 
@@ -64,6 +65,17 @@ class IdentityCategoricalColumn(KeyColumn):
     def encoder(self, encoders: Encoders) -> IdEncoder:
         """Return a function that computes the ids of a chunk without looking for distinct values, to save time."""
         return lambda chunk: Ids(self._ids(chunk.integers(self.key))[:, None], None)
+
+    def list_encoder(self, encoders: Encoders) -> ListEncoder:
+        """Return a function that computes the ids of a chunk's lists, as `encoder` does for single values."""
+        if not self.multivalent:
+            return KeyColumn.list_encoder(self, encoders)
+
+        def encode(chunk: Chunk) -> IdLists:
+            lists = chunk.list_integers(self.key)
+            return IdLists(self._ids(lists.values), lists.offsets)
+
+        return encode
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
         """Return a function from integers to their ids."""

@@ -141,6 +141,11 @@ def list_values(column: RawColumn, key: str, dtype: RawDtype) -> Lists[Distinct]
     return _read_lists(column, key, dtype, read)
 
 
+def list_integers(column: RawColumn, key: str) -> Lists[npt.NDArray[np.int64]]:
+    """Return a column of lists of integers, with the items as int64. Arrow nulls become -1."""
+    return _read_lists(column, key, "int64", integers)
+
+
 def list_numbers(column: RawColumn, key: str) -> Lists[npt.NDArray[np.float32]]:
     """Return a column of lists of numbers, with the items as float32. Arrow nulls become NaN."""
     return _read_lists(column, key, "float32", lambda values, key: numbers(values, key, (1,)).ravel())
