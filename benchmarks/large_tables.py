@@ -246,8 +246,8 @@ def measure_huge(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
 
 def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
     """Train a table, kill a server, go on later, evaluate, export and serve; return what all that took."""
-    every = 100 if args.quick else 1_500
-    steps = (3 if args.quick else 5) * every
+    every = 100 if args.quick else 4_000
+    steps = (3 if args.quick else 2) * every
     result: dict[str, Any] = {}
     with empty_cache() as variables, tempfile.TemporaryDirectory(dir=args.dir) as name:
         folder = Path(name)
@@ -255,7 +255,8 @@ def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
         with MemoryWatch(lambda: saves(job)) as watch:
             environ = {**variables, **watch.variables}
             given = arguments_of(shape, steps, every // 2, "--save-every", every)
-            with launched(given, job, environ, folder / "train.log") as process:
+            # An evaluator would read all of the checkpoint from the disk that a restored server reads from.
+            with launched(given, job, environ, folder / "train.log", []) as process:
                 began = time.time()
                 killed_at = kill_a_server(process, job, watch, every)
                 said = chief_of(process, folder / "train.log")
@@ -267,7 +268,7 @@ def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
             result |= {key: said[key] for key in ("peer", "version")}
             result |= {"first_step_s": said["ends"][0][1] - began, "restart_s": max(pauses)[1] - killed_at}
             more = arguments_of(shape, steps + every, 0, "--save-every", every)
-            with launched(more, job, environ, folder / "resume.log") as process:
+            with launched(more, job, environ, folder / "resume.log", ["--evaluator"]) as process:
                 began = time.time()
                 said = chief_of(process, folder / "resume.log")
             latest = Path(str(te.latest_checkpoint(job)))
@@ -293,10 +294,10 @@ def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def launched(
-    arguments: Sequence[object], job_dir: Path, variables: Mapping[str, str], log: Path
+    arguments: Sequence[object], job_dir: Path, variables: Mapping[str, str], log: Path, more: Sequence[str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The job in the body: a chief, a worker, servers and an evaluator under `estimator local train`."""
-    cluster = ["--distributed", "--worker-count", "1", "--parameter-server-count", str(SERVERS), "--evaluator"]
+    """The job in the body: a chief, a worker and servers under `estimator local train`, and `more` roles."""
+    cluster = ["--distributed", "--worker-count", "1", "--parameter-server-count", str(SERVERS), *more]
     command = [
         sys.executable,
         "-m",

@@ -8,10 +8,12 @@ moment, and a thread of `RowWriting` writes the rows as they were then, while pu
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -73,16 +75,21 @@ def filled(table: TablePlan, dtype: str, sources: Mapping[str, Sequence[SavedRow
     assert plan is not None
     store = np.empty((table.rows, 1 + len(plan.slots), table.dim), dtype)
     opened: dict[str, RowFile] = {}
-    for variable in plan.variables:
-        mine = _local_rows(plan, variable)
-        names = [variable.name, *(f"{variable.name}/{slot.suffix}" for slot in plan.slots)]
-        for place, name in enumerate(names):
-            if name in sources:
-                _read(store[:, place], plan, variable, name, sources[name], opened)
-            elif place:
-                store[mine, place] = plan.slots[place - 1].initial
-            else:
-                _draw(store[mine, 0], plan, variable, mine.start)
+    parts: list[Future[None]] = []
+    # numpy and zlib let other threads run.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for variable in plan.variables:
+            mine = _local_rows(plan, variable)
+            names = [variable.name, *(f"{variable.name}/{slot.suffix}" for slot in plan.slots)]
+            for place, name in enumerate(names):
+                if name in sources:
+                    parts.append(pool.submit(_read, store[:, place], plan, variable, name, sources[name], opened))
+                elif place:
+                    store[mine, place] = plan.slots[place - 1].initial
+                else:
+                    parts += (pool.submit(part) for part in _draws(store[mine, 0], plan, variable, mine.start))
+    for part in parts:
+        part.result()
     return store
 
 
@@ -96,17 +103,20 @@ def _first_row(plan: LargePlan, variable: VariablePlan, local: int) -> int:
     return plan.first + plan.step * local - variable.offset
 
 
+def _draws(rows: np.ndarray, plan: LargePlan, variable: VariablePlan, start: int) -> Iterator[Callable[[], None]]:
+    """Yield calls that fill the rows of a variable, whose first one is `start` on this server, with initial values."""
+    step = max(1, _PIECE_BYTES // (8 * rows.shape[1]))
+    for at in range(0, len(rows), step):
+        yield functools.partial(_draw, rows[at : at + step], plan, variable, start + at)
+
+
 def _draw(rows: np.ndarray, plan: LargePlan, variable: VariablePlan, start: int) -> None:
-    """Fill the rows of a variable, whose first one is `start` on this server, with initial values."""
     if variable.distribution is None:
         rows[:] = 0.0
         return
     distribution = Distribution(_DISTRIBUTIONS[variable.distribution], variable.scale)
-    step = max(1, _PIECE_BYTES // (8 * rows.shape[1]))
-    for at in range(0, len(rows), step):
-        stop = min(at + step, len(rows))
-        ids = _first_row(plan, variable, start) + plan.step * np.arange(at, stop)
-        rows[at:stop] = distribution.rows(variable.seed, variable.name, ids, rows.shape[1])
+    ids = _first_row(plan, variable, start) + plan.step * np.arange(len(rows))
+    rows[:] = distribution.rows(variable.seed, variable.name, ids, rows.shape[1])
 
 
 def _read(
