@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
 import os
 import shutil
 import threading
@@ -174,7 +175,7 @@ class FrozenRows:
         self._read_up_to = 0
         # For each row the place of its old content in `_kept`, or 0. Memory that is not written to takes no room and no
         # time.
-        self._place = np.zeros(len(store), np.int32)
+        self._place = _zeros_in_small_pages(len(store))
         self._kept = np.empty((len(store) + 1, *store.shape[1:]), store.dtype)
         self._count = 1
 
@@ -186,14 +187,28 @@ class FrozenRows:
         self._place[ids] = np.arange(self._count, end)
         self._count = end
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return a copy of the rows ``start:stop`` as they were, with their slots."""
-        rows = self._store[start:stop].copy()
+    def read(self, start: int, stop: int, rows: np.ndarray) -> None:
+        """Copy the rows ``start:stop`` as they were to `rows`, ``[1 + slots, stop - start, dim]``."""
+        rows[:] = self._store[start:stop].swapaxes(0, 1)
         places = self._place[start:stop]
-        kept = places > 0
-        rows[kept] = self._kept[places[kept]]
+        kept = places.nonzero()[0]
+        rows[:, kept] = self._kept[places[kept]].swapaxes(0, 1)
         self._read_up_to = stop
-        return rows
+
+
+def _zeros_in_small_pages(count: int) -> np.ndarray:
+    """Return zeros, int32 ``[count]``.
+
+    The first writes go to places all over it. With pages of 2 MiB, the system would fill all of it with zeros then,
+    which holds a step up for 0.3 s at 30,000,000 rows.
+    """
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(count, np.int32)
+    memory = mmap.mmap(-1, 4 * max(1, count), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A system without large pages refuses.
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int32)[:count]
 
 
 class RowWriting:
@@ -263,13 +278,16 @@ class RowWriting:
     ) -> None:
         mine = _local_rows(_large(table), variable)
         step = max(1, _PIECE_BYTES // max(1, frozen.row_bytes))
+        # The same memory for all pieces, since the system fills new memory with zeros first.
+        buffer = np.empty((1 + len(_large(table).slots), step, table.dim), frozen.dtype)
         for start in range(mine.start, mine.stop, step):
+            rows = buffer[:, : min(step, mine.stop - start)]
             with lock:
-                rows = frozen.read(start, min(start + step, mine.stop))
-            if not np.isfinite(rows[:, 0]).all():
+                frozen.read(start, start + rows.shape[1], rows)
+            if not np.isfinite(rows[0]).all():
                 raise ValueError(f"{variable.name!r} is NaN or infinite")
-            for key in range(rows.shape[1]):
-                writers[key].write(rows[:, key])
+            for writer, of_key in zip(writers, rows, strict=False):
+                writer.write(of_key)
 
 
 def _large(table: TablePlan) -> LargePlan:
