@@ -31,7 +31,7 @@ from torch_estimator.parameter_server.plan import LargePlan, ServerPlan, TablePl
 # Size of the pieces in which rows are copied, with the lock that pushes take as well: it takes about a millisecond.
 _PIECE_BYTES = 1 << 22
 
-_NICENESS = 5
+_NICENESS = 10
 
 _DISTRIBUTIONS = {"uniform": initial_values.uniform, "truncated_normal": initial_values.truncated_normal}
 
