@@ -13,6 +13,7 @@ import mmap
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,8 +29,8 @@ from torch_estimator.errors import CheckpointError, ClusterError
 from torch_estimator.initial_values import Distribution
 from torch_estimator.parameter_server.plan import LargePlan, ServerPlan, TablePlan, VariablePlan
 
-# Size of the pieces in which rows are copied, with the lock that pushes take as well: it takes about a millisecond.
-_PIECE_BYTES = 1 << 22
+# Size of the pieces in which rows are copied, with the lock that pushes take as well: it takes less than a millisecond.
+_PIECE_BYTES = 1 << 20
 
 _NICENESS = 10
 
@@ -282,12 +283,15 @@ class RowWriting:
         buffer = np.empty((1 + len(_large(table).slots), step, table.dim), frozen.dtype)
         for start in range(mine.start, mine.stop, step):
             rows = buffer[:, : min(step, mine.stop - start)]
+            began = time.thread_time()
             with lock:
                 frozen.read(start, start + rows.shape[1], rows)
             if not np.isfinite(rows[0]).all():
                 raise ValueError(f"{variable.name!r} is NaN or infinite")
             for writer, of_key in zip(writers, rows, strict=False):
                 writer.write(of_key)
+            # Rest as long as this took a core, so that steps are slowed down less and for longer.
+            time.sleep(time.thread_time() - began)
 
 
 def _large(table: TablePlan) -> LargePlan:
