@@ -15,7 +15,7 @@ from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.writer import CheckpointWriter
-from torch_estimator.errors import CheckpointError, ClusterError
+from torch_estimator.errors import CheckpointError, ClusterError, InvalidValueError
 from torch_estimator.initial_values import Distribution, truncated_normal, uniform
 from torch_estimator.parameter_server import large_table
 from torch_estimator.parameter_server.large_table import FrozenRows, RowWriting, check_room, filled
@@ -149,10 +149,16 @@ def test_too_little_memory_or_disk_is_said_with_what_is_there(tmp_path: Path, mo
         check_room("ps 0", replace(server, tables=(replace(table, rows=10**12),)), str(tmp_path))
 
 
+@pytest.mark.parametrize("wrong", [-1, 51])
+def test_an_id_that_the_table_does_not_have_is_said(wrong: int) -> None:
+    with pytest.raises(InvalidValueError, match=rf"looks up the id {wrong} in the table of 'a', which has 50 rows;"):
+        RowHashing(50, "a").unique(np.array([0, 50, wrong, 3]))
+
+
 def test_hashing_finds_the_rows_that_a_table_of_positions_finds() -> None:
     rng = np.random.default_rng(0)
     for ids in (rng.integers(0, 51, 400), np.array([50, 50]), np.array([3, 50, 3, 1]), np.empty(0, np.int64)):
-        hashed, expected = RowHashing(50).unique(ids), RowDeduplicator(50).unique(ids)
+        hashed, expected = RowHashing(50, "a").unique(ids), RowDeduplicator(50).unique(ids)
         assert sorted(hashed.rows) == sorted(expected.rows)
         np.testing.assert_array_equal(ids[hashed.at], hashed.rows)
         assert hashed.places is not None

@@ -68,8 +68,8 @@ class GradientComputation:
         self._runner: StepRunner = EagerRunner(self.step)
         self._compute_fast: Callable[[int], float] | None = None
         self._deduplicators = [
-            (RowHashing if update.table.weight.is_meta else RowDeduplicator)(update.table.rows)
-            for update in self.step.tables
+            RowHashing(one.rows, one.pieces[0].name) if one.weight.is_meta else RowDeduplicator(one.rows)
+            for one in self._embeddings
         ]
         self._sizes = [one.numel() for one in self.step.dense]
         self._find_gradients()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
 from torch_estimator.train.observation import Observer
 from torch_estimator.train.sparse_update import Gathered
@@ -141,16 +142,21 @@ class RowDeduplicator:
 class RowHashing:
     """Reduces ids to unique rows, as `RowDeduplicator` does, in memory that does not depend on the size of the table.
 
-    It takes about three times as long.
+    It takes about three times as long. `name` is for messages.
     """
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, name: str) -> None:
+        self._rows, self._name = rows, name
 
     def unique(self, ids: np.ndarray) -> UniqueRows:
         """Return the unique rows among these ids, with the place of each lookup's row."""
         encoded = pa.array(ids).dictionary_encode()
         rows = encoded.dictionary.to_numpy()
+        if len(rows) and not 0 <= (least := rows.min()) <= (most := rows.max()) <= self._rows:
+            raise InvalidValueError(
+                f"A batch looks up the id {least if least < 0 else most} in the table of {self._name!r}, which has "
+                f"{self._rows} rows; ids are at least 0, and less than that."
+            )
         places = encoded.indices.to_numpy().astype(np.int64)
         at = np.empty(len(rows), np.int64)
         at[places[::-1]] = np.arange(len(places))[::-1]

@@ -354,8 +354,9 @@ class PushPullSteps:
         if self._training.saver is not None:
             self._training.saver.hook.save(self._context)
             self._training.settle()
-            with suppress(TrainingIsOver):
-                self._client.request_all(Kind.STATUS, SAVED)
+            if self._training.saver.has_saved(self._context.global_step):
+                with suppress(TrainingIsOver):
+                    self._client.request_all(Kind.STATUS, SAVED)
 
     @activity.OTHERS
     def _wait_for_others(self) -> None:
