@@ -25,6 +25,9 @@ def mapped_zeros(rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
             # Reserve the room now: writing to a mapped page that has no room on the disk would kill this process.
             os.posix_fallocate(file.fileno(), 0, size)
             memory = mmap.mmap(file.fileno(), size)
+        if hasattr(mmap, "MADV_RANDOM"):
+            # Where memory is short, a lookup reads its own page of the file, and not 32 of them.
+            memory.madvise(mmap.MADV_RANDOM)
     except (OSError, AttributeError) as error:
         logger.warning(
             "A table of %d bytes takes memory, since %s has no room for it (%s); name another place in TMPDIR.",
