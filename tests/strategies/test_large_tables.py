@@ -105,6 +105,9 @@ class OfIds(torch.nn.Module):
         self.rows = fc.Table([fc.Piece(name="rows", rows=100, initializer=normal)], dim=4)
         self.zeros = fc.Table([fc.Piece(name="zeros", rows=50), fc.Piece(name="more", rows=7)], dim=2)
         self.linear = torch.nn.Linear(14, 1)
+        if "tied" in settings:
+            self.tied = torch.nn.Linear(4, 101, bias=False)
+            self.tied.weight = self.rows.weight
 
     def forward(self, features):
         ids = features["id"] + 1
@@ -317,6 +320,10 @@ def test_summaries_are_those_of_tables_in_the_worker(tmp_path: Path) -> None:
         (
             "optimizer=torch",
             "The table of 'rows' has 100 rows, so it is on parameter servers, which update rows with",
+        ),
+        (
+            "tied=1",
+            "The layer 'tied' has the weight of the table of 'rows', which has 100 rows and is on parameter servers",
         ),
         ("draws=1", "The model looks up other ids of a table in each forward pass over the same batch, so "),
     ],

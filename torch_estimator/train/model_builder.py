@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from torch_estimator.checkpoint.sharded_tensors import is_sharded
@@ -102,6 +103,8 @@ class ModelBuilder:
                 draw()
         spec = self._apart_from_training(spec)
         spread_features(spec.module)
+        if on_servers:
+            _check_not_tied(spec.module)
         return Model(spec, device, moved=moved, seen=self.seen)
 
     def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
@@ -156,6 +159,20 @@ class ModelBuilder:
         elif self.trained.reference is not None and self.trained.reference() is spec.module:
             return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
         return spec
+
+
+def _check_not_tied(module: nn.Module) -> None:
+    """Check that no layer shares the weight of a table that is on parameter servers, since it would need all rows."""
+    modules = dict(module.named_modules())
+    tables = {one.weight: one for one in modules.values() if isinstance(one, Table) and one.weight.is_meta}
+    for path, one in modules.items():
+        shared = [] if isinstance(one, Table) else [tables[each] for each in one._parameters.values() if each in tables]
+        for table in shared:
+            raise InvalidValueError(
+                f"The layer {path!r} has the weight of the table of {table.pieces[0].name!r}, which has {table.rows} "
+                "rows and is on parameter servers; give the layer a weight of its own, or train without parameter "
+                "servers."
+            )
 
 
 def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
