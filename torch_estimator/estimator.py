@@ -510,7 +510,8 @@ class Estimator:
         Raises:
             CheckpointError: There is no checkpoint.
             ExportError: The model cannot be exported.
-            InvalidValueError: ``warmup_instances`` is not a number from 0 to 8, or there is no such ``dtype``.
+            InvalidValueError: ``warmup_instances`` is not a number from 0 to 8, there is no such ``dtype``, or
+                ``quality_input_fn`` has nothing to compare.
 
         >>> x = fc.numeric_column("x")
         >>> estimator = te.LinearRegressor([x], "memory://export_saved_model")
@@ -533,7 +534,11 @@ class Estimator:
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
         check_dtype(dtype)
-        if dtype == "float16" and quality_input_fn is not None:
+        if quality_input_fn is not None:
+            if dtype != "float16":
+                raise InvalidValueError(
+                    "quality_input_fn compares dtype='float16' with 'float32'; give that dtype, too."
+                )
             exact = self.evaluate(quality_input_fn, checkpoint_path=checkpoint_path, name="float32")
             with rounded_lookups():
                 rounded = self.evaluate(quality_input_fn, checkpoint_path=checkpoint_path, name="float16")

@@ -129,6 +129,11 @@ def test_a_number_beyond_float16_is_said(tmp_path: Path) -> None:
     assert not any((tmp_path / "export").glob("1*"))
 
 
+def test_a_quality_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(te.errors.InvalidValueError, match="quality_input_fn compares dtype='float16'"):
+        export(job(tmp_path), tmp_path / "export", quality_input_fn=data)
+
+
 def test_exporters_pass_the_dtype_on_and_refuse_others(tmp_path: Path) -> None:
     receiver = te.serving_input.raw_features([*WIDE, *DEEP])
     exporter = te.FinalExporter("half", receiver, dtype="float16")
