@@ -77,7 +77,7 @@ def test_a_training_records_its_checkpoints_evaluations_and_exports(tmp_path: Pa
     spent = run.spent[-1]
     parts = (spent.starting, spent.computing, spent.input, spent.saving, spent.evaluating)
     assert min(parts[0], parts[1], *parts[3:]) > 0
-    assert sum(parts) == pytest.approx(run.last_seen - run.began, abs=0.1)
+    assert sum(parts) == pytest.approx(run.last_seen - run.began, rel=0.25)
     assert (spent.servers, spent.others) == (0, 0)
     assert began - 0.01 < run.began < run.last_seen < time.time() + 0.01
 
