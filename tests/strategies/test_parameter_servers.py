@@ -238,10 +238,9 @@ def test_a_server_that_dies_while_it_writes_the_first_checkpoint_begins_anew(tmp
     assert max(checkpoint_steps(tmp_path)) == 400
 
 
-@pytest.mark.parametrize("every", [50, 1000])
-def test_a_server_that_dies_while_it_writes_the_last_checkpoint_writes_it_again(tmp_path: Path, every: int) -> None:
+def told_of_a_server_that_dies_while_it_writes(*arguments: object) -> str:
+    """Kill ps 1 while it writes its second checkpoint and start it again; return what the chief printed by the end."""
     cluster = Cluster(PROGRAM, workers=0, servers=2)
-    arguments = (tmp_path, 16, 50, "repeat=1", f"save={every}", "large=0")
     running = {task: cluster.start(task, *arguments) for task in cluster.tasks if task != ("ps", 1)}
     running["ps", 1] = cluster.start(("ps", 1), *arguments, "writes_for=1000", "from_checkpoint=2")
     read_until(running["ps", 1], "Writing for long.")
@@ -251,24 +250,21 @@ def test_a_server_that_dies_while_it_writes_the_last_checkpoint_writes_it_again(
     results = dict(zip(running, ended(list(running.values())), strict=True))
     for result in results.values():
         assert result.status == 0, result.output
-    assert "model.ckpt-50 is not saved: ps 1 was started again" in results["chief", 0].output
+    return results["chief", 0].output
+
+
+@pytest.mark.parametrize("every", [50, 1000])
+def test_a_server_that_dies_while_it_writes_the_last_checkpoint_writes_it_again(tmp_path: Path, every: int) -> None:
+    told = told_of_a_server_that_dies_while_it_writes(tmp_path, 16, 50, "repeat=1", f"save={every}", "large=0")
+    assert "model.ckpt-50 is not saved: ps 1 was started again" in told
     assert checkpoint_steps(tmp_path) == [0, 50]
     assert load_checkpoint(tmp_path).step == 50
 
 
 def test_a_server_that_dies_while_it_writes_costs_that_checkpoint_and_the_next_one_is_whole(tmp_path: Path) -> None:
-    cluster = Cluster(PROGRAM, workers=0, servers=2)
-    arguments = (tmp_path, 16, 400, "repeat=1", "save=100", "slow=0.005", "large=0")
-    running = {task: cluster.start(task, *arguments) for task in cluster.tasks if task != ("ps", 1)}
-    running["ps", 1] = cluster.start(("ps", 1), *arguments, "writes_for=1000", "from_checkpoint=2")
-    read_until(running["ps", 1], "Writing for long.")
-    running["ps", 1].kill()
-    running["ps", 1].wait()
-    running["ps", 1] = cluster.start(("ps", 1), *arguments)
-    results = dict(zip(running, ended(list(running.values())), strict=True))
-    for result in results.values():
-        assert result.status == 0, result.output
-    told = results["chief", 0].output
+    told = told_of_a_server_that_dies_while_it_writes(
+        tmp_path, 16, 400, "repeat=1", "save=100", "slow=0.005", "large=0"
+    )
     assert "model.ckpt-100 is not saved: ps 1 was started again while it wrote its rows." in told
     assert "ps 1 has lost what it held; restoring it from the checkpoint of global step 0." in told
     assert checkpoint_steps(tmp_path) == [0, 200, 300, 400]

@@ -52,8 +52,8 @@ class DensePlan:
 class VariablePlan:
     """A variable that is a part of a large table: its rows are those from `offset` on.
 
-    Its initial values are rows of the distribution that `initial_values` calls `distribution` (None for zeros), with
-    `seed` and `scale`.
+    Its initial values are rows of the distribution that `initial_values` calls `distribution`, with `seed` and `scale`.
+    None stands for zeros, and for a function of the user, whose values the server reads (`own_initializers`).
     """
 
     name: str
