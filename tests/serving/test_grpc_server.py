@@ -99,11 +99,12 @@ def test_the_messages_are_those_that_tritons_client_uses() -> None:
     assert service_pb2.DESCRIPTOR.services_by_name[SERVICE.split(".")[1]].full_name == SERVICE
 
 
-def test_the_messages_are_translated_from_their_source(tmp_path: Path) -> None:
-    translated = tmp_path / "open_inference.pb"
+@pytest.mark.parametrize("name", ["open_inference", "health"])
+def test_the_messages_are_translated_from_their_source(tmp_path: Path, name: str) -> None:
+    translated = tmp_path / f"{name}.pb"
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}"]
-    subprocess.run([*protoc, f"--descriptor_set_out={translated}", "open_inference.proto"], check=True)
-    assert translated.read_bytes() == (PROTOS / "open_inference.pb").read_bytes(), "run scripts/protos"
+    subprocess.run([*protoc, f"--descriptor_set_out={translated}", f"{name}.proto"], check=True)
+    assert translated.read_bytes() == (PROTOS / f"{name}.pb").read_bytes(), "run scripts/protos"
 
 
 def test_a_triton_client_sends_and_gets_all_types(client: Any) -> None:

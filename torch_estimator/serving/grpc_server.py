@@ -2,9 +2,6 @@
 
 It runs in the event loop of the worker, so that its requests and those of REST are batched together. Several workers
 listen on the same port, and the kernel divides the connections among them.
-
-Messages are made from ``protos/open_inference.pb``, which is the translation of the file ``.proto`` beside it. They are
-in a pool of their own, because a program that also imports tritonclient would otherwise have two messages of one name.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from typing import Any
 import grpc
 
 # Stubs are not a dependency.
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from torch_estimator.errors import InvalidValueError
@@ -30,6 +26,8 @@ from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.app import Answered, ServingApp
 from torch_estimator.serving.batcher import Result
 from torch_estimator.serving.catalog import Version
+from torch_estimator.serving.grpc_health import GrpcHealth
+from torch_estimator.serving.messages import read_messages
 from torch_estimator.serving.open_inference import (
     EXTENSIONS,
     InferCall,
@@ -70,18 +68,7 @@ _CONTENTS = {
     "BOOL": "bool_contents",
 }
 
-
-def _read_messages() -> dict[str, Any]:
-    """Return the classes of the protocol's messages by name."""
-    pool = descriptor_pool.DescriptorPool()
-    content = Path(__file__).with_name("protos").joinpath("open_inference.pb").read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(content).file:
-        pool.Add(file)
-    described = pool.FindFileByName("open_inference.proto").message_types_by_name
-    return {name: message_factory.GetMessageClass(one) for name, one in described.items()}
-
-
-_MESSAGES = _read_messages()
+_MESSAGES = read_messages("open_inference")
 
 
 def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket | None]:
@@ -140,7 +127,8 @@ class GrpcServer:
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(self._handler(name, method)) for name, method in methods.items()
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        own = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        server.add_generic_rpc_handlers((own, GrpcHealth(self._app).handler()))
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{host}:{options.grpc_port}"
         try:
@@ -158,6 +146,8 @@ class GrpcServer:
         """Shut down gracefully once `is_over` returns true, which is called ten times a second, as uvicorn does."""
         while not is_over():
             await asyncio.sleep(0.1)
+        # REST says so itself, but only when its last connection has ended.
+        self._service.is_draining = True
         await self._server.stop(self._service.options.drain_secs)
 
     def _handler(

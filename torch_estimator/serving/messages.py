@@ -1,0 +1,23 @@
+"""Messages of gRPC, made from ``protos/*.pb``, which are translations of the files ``.proto`` beside them.
+
+Each file is in a pool of its own, because a program that also imports tritonclient would otherwise have two messages of
+one name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+# Stubs are not a dependency.
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+
+
+def read_messages(name: str) -> dict[str, Any]:
+    """Return the classes of the messages in ``protos/NAME.pb`` by name."""
+    pool = descriptor_pool.DescriptorPool()
+    content = Path(__file__).with_name("protos").joinpath(f"{name}.pb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(content).file:
+        pool.Add(file)
+    described = pool.FindFileByName(f"{name}.proto").message_types_by_name
+    return {one: message_factory.GetMessageClass(message) for one, message in described.items()}
