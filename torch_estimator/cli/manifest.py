@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from torch_estimator import files
+from torch_estimator.cli import manifest_serve
 from torch_estimator.cli.registry_options import add_model, registry_of
 from torch_estimator.cli.show import newest_export
 from torch_estimator.errors import InvalidValueError, printable
@@ -26,6 +27,7 @@ def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("manifest", help="write what another server needs beside an export")
     targets = parser.add_subparsers(required=True, metavar="SERVER")
+    manifest_serve.add_to(targets)
     triton = targets.add_parser("triton", help="config.pbtxt for NVIDIA Triton", description=_ABOUT)
     triton.add_argument("--model-dir", metavar="EXPORT", help="the export, or a directory of numbered ones")
     add_model(triton, required=False)

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
     from torch_estimator.serving.worker import serve
     from torch_estimator.web.connection import listen
 
-    settings = _settings(options)
+    settings = settings_of(options)
     # uvicorn raises SIGTERM once more when it has answered everything, which would be reported as a failure.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     reserved = None
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
     serve(settings, listener, lambda: print(f"{where} (Ctrl-C ends it).", flush=True))
 
 
-def _settings(options: argparse.Namespace) -> ServingOptions:
+def settings_of(options: argparse.Namespace) -> ServingOptions:
     """Return the settings of the command line, and of the file that it names."""
     from torch_estimator.serving.config import read_config
     from torch_estimator.serving.options import ServingOptions, VersionPolicy
