@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
 from examples.mnist import task as mnist
 from tests.cluster.published import built
+from tests.cluster.security import objections
 from torch_estimator.cluster import task_from_environment
 from torch_estimator.errors import UserError
 from torch_estimator.parameter_server.encryption import KEY_FILE, key_from_environment, make_key_file
@@ -25,9 +27,14 @@ KINDS = sorted(SPECS)
 RETRYABLE = 128
 
 
-def manifest(kind: str) -> Any:
+def documents(kind: str) -> list[Any]:
     # A copy by way of JSON: YAML loads a part that the file refers to twice as one shared object.
-    return json.loads(json.dumps(yaml.safe_load((FOLDER / f"{kind.lower()}.yaml").read_text(encoding="utf-8"))))
+    text = (FOLDER / f"{kind.lower()}.yaml").read_text(encoding="utf-8")
+    return [json.loads(json.dumps(one)) for one in yaml.safe_load_all(text)]
+
+
+def manifest(kind: str) -> Any:
+    return documents(kind)[0]
 
 
 def replicas(kind: str) -> dict[str, Any]:
@@ -65,6 +72,34 @@ def test_the_published_models_refuse_mistakes(path: tuple[str, ...], value: obje
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_pods_are_those_of_a_user_without_rights(kind: str) -> None:
+    for name, replica in replicas(kind).items():
+        assert (name, objections(replica["template"]["spec"])) == (name, [])
+        # The volume of the job is not root's alone.
+        secure = replica["template"]["spec"]["securityContext"]
+        assert secure["fsGroup"] == secure["runAsGroup"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_pods_of_the_job_reach_its_pods(kind: str) -> None:
+    job, policy = documents(kind)
+    kubernetes_validate.validate(policy, "1.33", strict=True)
+    # The label that the operator gives to all pods of a job.
+    pods = {"matchLabels": {"training.kubeflow.org/job-name": job["metadata"]["name"]}}
+    assert policy["spec"]["podSelector"] == pods
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": pods}]}]
+
+
+def test_the_image_runs_as_the_user_of_the_pods() -> None:
+    lines = (FOLDER / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    secure = replicas("TFJob")["Chief"]["template"]["spec"]["securityContext"]
+    (user,) = [line for line in lines if line.startswith("USER ")]
+    assert user == f"USER {secure['runAsUser']}:{secure['runAsGroup']}"
+    # What comes after it would be that user's, too.
+    assert not [line for line in lines[lines.index(user) :] if line.startswith(("RUN", "COPY"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_pods_run_the_example_on_one_volume_and_listen_where_the_operator_says(kind: str) -> None:
     name, port = CONTAINERS[kind]
     for replica in replicas(kind).values():
@@ -81,7 +116,7 @@ def test_pods_run_the_example_on_one_volume_and_listen_where_the_operator_says(k
 
 def test_pods_of_a_tfjob_read_the_key_of_the_secret(tmp_path: Path) -> None:
     for replica in replicas("TFJob").values():
-        (variable,), mount = container(replica)["env"], container(replica)["volumeMounts"][-1]
+        variable, mount = container(replica)["env"][0], container(replica)["volumeMounts"][-1]
         secret = replica["template"]["spec"]["volumes"][-1]["secret"]
         assert variable == {"name": KEY_FILE, "value": f"{mount['mountPath']}/key"}
         # Kubernetes gives files of Secrets the mode 0644 by default.
