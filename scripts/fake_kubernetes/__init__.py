@@ -54,4 +54,7 @@ def fake_kubernetes(folder: Path, *options: str) -> Iterator[Fake]:
     command = [sys.executable, "-m", __name__, "--folder", str(folder), *options]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield Fake(folder / "kubeconfig", process.stdout.readline().removeprefix("listens at ").strip())
+        url = process.stdout.readline().removeprefix("listens at ").strip()
+        if not url:
+            raise RuntimeError("The fake Kubernetes did not start; its message is above.")
+        yield Fake(folder / "kubeconfig", url)

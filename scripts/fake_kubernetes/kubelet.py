@@ -43,9 +43,12 @@ class Log:
             self.lines.append((max(time.time_ns(), after), line))
         self.grown.ring()
 
-    async def read(self, pipe: asyncio.StreamReader) -> None:
-        rest = b""
-        while chunk := await pipe.read(2**16):
+    async def read(self, pipe: int) -> None:
+        """Add all that comes from a pipe until its other end is closed."""
+        stream, rest = asyncio.StreamReader(), b""
+        protocol = asyncio.StreamReaderProtocol(stream)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb", 0))
+        while chunk := await stream.read(2**16):
             *lines, rest = (rest + chunk).split(b"\n")
             self.add(*(line + b"\n" for line in lines))
         self.add(*filter(None, [rest]))
@@ -228,21 +231,24 @@ class Kubelet:
 
         await self._wait_until(run, is_ready)
         state: Thing = {"exitCode": 128, "reason": "StartError", "startedAt": now()}
+        # A pipe of our own: asyncio's would have wait() last until all processes that have inherited it have ended.
+        output, end = os.pipe()
+        reader = asyncio.create_task(log.read(output))
         try:
             run.process = await asyncio.create_subprocess_exec(
                 *prepared[0].command or [""],
                 env=prepared[0].environ,
                 cwd=prepared[0].folder,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdout=end,
+                stderr=end,
                 start_new_session=True,
             )
         except OSError as error:
             state["message"] = f"failed to create containerd task: {error}"
-        else:
-            assert run.process.stdout is not None
-            reader = asyncio.create_task(log.read(run.process.stdout))
+        finally:
+            os.close(end)
+        if run.process:
             identity = f"process://{run.process.pid}"
             running = {"running": {"startedAt": now()}}
             self._set_state(run, kind, own, running, ready=True, started=True, containerID=identity)
@@ -254,7 +260,7 @@ class Kubelet:
             # A container ends with its first process.
             run.signal(signal.SIGKILL)
             run.process = None
-            await asyncio.wait([reader], timeout=2)
+        await asyncio.wait([reader], timeout=2)
         log.is_complete = True
         log.grown.ring()
         is_ready_still = kind == "initContainerStatuses" and not state["exitCode"]
