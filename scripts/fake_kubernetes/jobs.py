@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import copy
@@ -60,6 +61,8 @@ class Controllers:
                     self._sync_jobset(thing)
             if version == self.store.version:
                 await self.store.changed.rung()
+            # The end of the server is heard even if there is always something to do.
+            await asyncio.sleep(0)
 
     def _active(self, job: Thing) -> tuple[list[Thing], list[Thing]]:
         """Return the pods of a job that have not ended: those that stay, and those that are being deleted."""

@@ -103,7 +103,9 @@ def refused(status: int) -> Iterator[SimpleNamespace]:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with fake_kubernetes(tmp_path / "fake", "--jobset") as fake:
-        yield Cluster(fake)
+        cluster = Cluster(fake)
+        yield cluster
+        cluster.client.rest_client.pool_manager.clear()
 
 
 RUNS = "import time; print('here', flush=True); time.sleep(1000)"
@@ -241,7 +243,8 @@ def test_a_cut_stream_breaks_and_a_watch_from_a_forgotten_version_gets_410(clust
         answer.read()
     cluster.fake.control(compact=True)
     with refused(410) as answer:
-        list(kubernetes.watch.Watch().stream(cluster.core.list_namespaced_pod, resource_version=version, **_IN))
+        since = {"resource_version": version, "timeout_seconds": 5}
+        list(kubernetes.watch.Watch().stream(cluster.core.list_namespaced_pod, **since, **_IN))
     assert "too old resource version" in answer.text
 
 
