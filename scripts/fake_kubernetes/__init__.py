@@ -28,7 +28,7 @@ class Fake:
     url: str
 
     def control(self, **faults: object) -> None:
-        """Set faults; those that `store.FAULTS` names last until they are set again.
+        """Set faults; those that `store.FAULTS` names last until they are set again, or all of them by `reset=True`.
 
         `cut=True` breaks all open streams once, `compact=True` forgets what a watch could still be told, and
         `out_of_memory=POD` kills a pod as the kernel would.

@@ -109,7 +109,7 @@ class Kubelet:
 
     def _start(self, pod: Thing) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        run = self.runs[uid] = Run(name, self.folder / uid)
+        run = self.runs[uid] = Run(name, self.folder / name)
         task = asyncio.create_task(self._run_pod(run))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -263,6 +263,8 @@ class Kubelet:
         await asyncio.wait([reader], timeout=2)
         log.is_complete = True
         log.grown.ring()
+        if state["exitCode"] and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            state.setdefault("message", b"".join(line for _, line in log.lines[-80:]).decode(errors="replace"))
         is_ready_still = kind == "initContainerStatuses" and not state["exitCode"]
         self._set_state(run, kind, own, {"terminated": {**state, "finishedAt": now()}}, ready=is_ready_still)
         return int(state["exitCode"])
@@ -272,7 +274,7 @@ class Kubelet:
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
         folders = {}
         for mount in container.get("volumeMounts") or []:
-            path = mount["mountPath"].rstrip("/")
+            path = mount["mountPath"].rstrip("/") or "/"
             folder = self._volume(run, volumes[mount["name"]], path)
             folders[path] = path if folder == path else os.path.join(folder, mount.get("subPath") or "").rstrip("/")
 

@@ -29,7 +29,7 @@ from scripts.fake_kubernetes.objects import (
     selected,
     set_condition,
 )
-from scripts.fake_kubernetes.store import Store
+from scripts.fake_kubernetes.store import FAULTS, Store
 
 _PATH = re.compile(
     r"/(?:api|apis)/(?P<version>(?:[^/]+/)?v1\w*)(?:/namespaces/(?P<namespace>[^/]+))?"
@@ -190,6 +190,8 @@ class Server:
         return any(one["verb"] in (verb, "*") and one["resource"] in (target, "*") for one in rules)
 
     def _fake(self, faults: Thing) -> Response:
+        if faults.pop("reset", False):
+            self.store.faults = copy.deepcopy(FAULTS)
         if faults.pop("cut", False):
             self.store.cuts += 1
             for run in self.kubelet.runs.values():

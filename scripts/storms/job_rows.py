@@ -35,7 +35,7 @@ PROGRAMS = Path(__file__).parent / "submitted"
 _LINE = re.compile(r"line (\d+) (\d+) x+ end")
 _TIMES = 5
 _LEFT_SECS = 30.0
-_START_BARS = {"local": 1.0, "slurm": 4.0, "ray": 4.0}
+_START_BARS = {"local": 1.0, "slurm": 4.0, "ray": 4.0, "kubernetes": 3.0}
 # The line of Google's article, but for its paths.
 _GOOGLE = (
     "submit training census_1 --scale-tier SCALE_TIER_STANDARD_1 --runtime-version 1.4 --job-dir {job_dir} "
@@ -289,6 +289,21 @@ def launcher(storm: Storm) -> tuple[str, bool]:
     return _compared(storm, kill, may_lack_last=True)
 
 
+@row("launcher killed", "no role is replaced; every line once; the same bits as undisturbed")
+def follower(storm: Storm) -> tuple[str, bool]:
+    def kill(trial: Trial) -> None:
+        before, pid = trial.processes(), launcher_process(trial.job)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        trial.wait_for_step(trial.last_step() + 3)
+        # This starts a launcher again.
+        status_of(trial.job)
+        if trial.processes() != before:
+            raise StormError(f"{trial.name}: the processes were {before}, and then {trial.processes()}.")
+
+    return _compared(storm, kill)
+
+
 def _compared(storm: Storm, disturb: Callable[[Trial], None], *, may_lack_last: bool = False) -> tuple[str, bool]:
     """Compare jobs that were disturbed at a random step with one that was not, by their last checkpoints."""
     steps, every = (60, 10) if storm.is_quick else (200, 10)
@@ -389,7 +404,7 @@ def status(storm: Storm) -> tuple[str, bool]:
     return f"{state[:6]} after {secs:.1f} s; {said!r}", holds
 
 
-@row("submit to first step, over estimator local train", "local + 1 s, Slurm + 4 s, Ray + 4 s")
+@row("submit to first step, over estimator local train", "local + 1 s, Slurm and Ray + 4 s, Kubernetes + 3 s")
 def start(storm: Storm) -> tuple[str, bool | None]:
     times = 1 if storm.is_quick else _TIMES
     secs: dict[str, list[float]] = {"submit": [], "local": []}
@@ -518,6 +533,7 @@ ROWS: dict[str, Rows] = {
     "kills": kills,
     "chief": chief,
     "launcher": launcher,
+    "follower": follower,
     "limit": limit,
     "cancel": cancel,
     "status": status,
@@ -528,5 +544,12 @@ ROWS: dict[str, Rows] = {
     "google": google,
 }
 
-ONLY_ON = {"limit": "slurm", "cluster": "slurm", "list": "local", "google": "local"}
-"""Rows that belong to one target."""
+ONLY_ON = {
+    "launcher": ("local", "slurm", "ray"),
+    "follower": ("kubernetes",),
+    "limit": ("slurm",),
+    "cluster": ("slurm",),
+    "list": ("local",),
+    "google": ("local",),
+}
+"""Rows that do not belong to every target."""

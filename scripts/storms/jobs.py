@@ -1,8 +1,9 @@
 """Submits jobs and kills, cancels and floods them, and checks what is promised of jobs: `scripts/job-storm`.
 
 Each row of the table that it prints is one promise: what was measured, what has to be measured at least or at most, and
-whether that holds. Slurm is one of four nodes that scripts/slurm-cluster starts on this machine, and Ray a cluster of
-one node. Times are medians of five. --quick does everything once and judges no times; --rows runs some rows only.
+whether that holds. Slurm is one of four nodes that scripts/slurm-cluster starts on this machine, Ray a cluster of one
+node, and Kubernetes a server of ours, whose pods are processes of this machine. Times are medians of five. --quick does
+everything once and judges no times; --rows runs some rows only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scripts.storms.submitting import Jobs
 from torch_estimator.cli.tables import aligned
 
 _ROWS = {**ROWS, "lanes": lanes}
-_ONLY_ON = {**ONLY_ON, "lanes": "local"}
+_ONLY_ON = {**ONLY_ON, "lanes": ("local",)}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rng=random.Random(options.seed),
                 files=(options.train_file.resolve(), options.eval_file.resolve()),
             )
-            for name in [one for one in options.rows if _ONLY_ON.get(one, options.on) == options.on]:
+            for name in [one for one in options.rows if options.on in _ONLY_ON.get(one, [options.on])]:
                 rows += run_rows(_ROWS[name](storm))
     except StormError as error:
         print(f"job-storm: {error}", file=sys.stderr)

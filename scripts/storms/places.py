@@ -1,4 +1,4 @@
-"""The places in which a storm submits jobs: this machine, a Slurm and a Ray that are started on it."""
+"""The places in which a storm submits jobs: this machine, and Slurm, Ray and Kubernetes that are started on it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.fake_kubernetes import fake_kubernetes
 from scripts.storms.common import ROOT, StormError
 
 # Ends with its stdin, and so with the process that starts it.
@@ -61,7 +62,15 @@ def ray() -> Iterator[Place]:
         yield Place('[targets.storm]\nkind = "ray"\ncpus = 0.2\n', environ, actors)
 
 
-PLACES = {"local": local, "slurm": slurm, "ray": ray}
+@contextlib.contextmanager
+def kubernetes() -> Iterator[Place]:
+    """Jobs on a fake Kubernetes, whose pods see all files of this machine."""
+    with tempfile.TemporaryDirectory(prefix="kubernetes") as folder, fake_kubernetes(Path(folder)) as fake:
+        table = '[targets.storm]\nkind = "kubernetes"\nimage = "storm"\nclaim = "jobs"\nmount = "/"\ncpus = 0.2\n'
+        yield Place(table, {"KUBECONFIG": str(fake.kubeconfig)}, lambda: [f"pod {name}" for name in fake.pods()])
+
+
+PLACES = {"local": local, "slurm": slurm, "ray": ray, "kubernetes": kubernetes}
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from scripts.storms.common import StormError
 from torch_estimator.cli.main import main
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent
 from torch_estimator.jobs.kinds import status_of
+from torch_estimator.kubernetes_objects import label
 
 SECS = 120.0
 
@@ -112,7 +113,10 @@ def role_processes(job: JobDirectory, module_name: str) -> dict[str, tuple[int, 
     found = {}
     for pid, command, environ in pythons():
         is_role = {module_name, "torch_estimator.parameter_server"} & {*command}
-        if is_role and "TF_CONFIG" in environ and job.package in environ.get("PYTHONPATH", "") and is_running(pid):
+        # In a pod of Kubernetes, the folder of the package has the name of the pod.
+        path = environ.get("PYTHONPATH", "")
+        is_of_job = job.package in path or f"/{label(job.name, 46)}-" in path
+        if is_role and "TF_CONFIG" in environ and is_of_job and is_running(pid):
             config = json.loads(environ["TF_CONFIG"])
             task = config["task"]
             found[f"{task.get('type', 'chief')}-{task.get('index', 0)}"] = (pid, config)

@@ -155,8 +155,8 @@ def test_numbers_of_roles_ask_for_a_custom_tier(jobs: Jobs) -> None:
          "CUSTOM (estimator.toml can define others)."),
         (["--worker-machine-type", "n9"], "there is no machine type 'n9'; there are gpu (estimator.toml can "
          "define others)."),
-        (["--on", "moon"], "there is no target 'moon'; there are local, slurm, ray (estimator.toml can define "
-         "others)."),
+        (["--on", "moon"], "there is no target 'moon'; there are local, slurm, ray, kubernetes (estimator.toml can "
+         "define others)."),
         (["--scale-tier", "BASIC", "--worker-count", "1"], "numbers of workers, parameter servers and evaluators go "
          "with --scale-tier CUSTOM only, but the tier is BASIC."),
         (["--worker-count", "-1"], "the number of workers must be 0 or more, but got -1."),

@@ -11,6 +11,7 @@ from examples.census.trainer import sample
 from scripts.storms import jobs
 from scripts.storms.common import StormError
 from scripts.storms.job_rows import ONLY_ON, ROWS, Storm, lines_of, row
+from scripts.storms.places import PLACES
 
 
 def test_jobs_on_this_machine_hold_what_is_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +39,8 @@ def test_what_roles_record_holds_against_kills(tmp_path: Path, capsys: pytest.Ca
 
 def test_each_target_has_its_rows() -> None:
     assert ONLY_ON.keys() < ROWS.keys()
-    assert len(ROWS) - list(ONLY_ON.values()).count("slurm") == 10
+    counts = {place: sum(place in ONLY_ON.get(name, PLACES) for name in ROWS) for place in PLACES}
+    assert counts == {"local": 10, "slurm": 10, "ray": 8, "kubernetes": 8}
 
 
 def _line(number: int) -> str:

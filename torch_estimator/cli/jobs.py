@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator.cli.tables import aligned
@@ -87,14 +88,30 @@ def add_to(commands: Commands) -> None:
 def _add_submit(actions: Any) -> None:
     submit = actions.add_parser("submit", help="submit a training").add_subparsers(required=True, metavar="KIND")
     parser = submit.add_parser("training", help="submit a training", description=_SUBMIT)
+    add_request(parser)
+    _add_jobs(parser)
+    add = parser.add_argument
+    add(
+        "--stream-logs",
+        action="store_true",
+        help="print the log until the end; the status is 1 unless the job SUCCEEDED",
+    )
+    _add_streaming(parser)
+    add("--dry-run", action="store_true", help="print what would be submitted, and submit nothing")
+    _add_format(parser)
+    parser.usage = "estimator jobs submit training NAME --module-name NAME [options] [-- ARGS]"
+    parser.set_defaults(run=run_submit)
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is to be trained, and where."""
     add = parser.add_argument
     add("job", metavar="NAME", help="name of the new job: letters, digits, _ and -")
-    _add_jobs(parser)
     add(
         "--on",
         metavar="TARGET",
         default="local",
-        help="where to run: local, slurm, ray, or a target of estimator.toml (default: local)",
+        help="where to run: local, slurm, ray, kubernetes, or a target of estimator.toml (default: local)",
     )
     add("--module-name", metavar="NAME", help="module to run, such as trainer.task")
     add("--package-path", metavar="DIR", help="folder of its package (default: the one of its name here)")
@@ -129,14 +146,7 @@ def _add_submit(actions: Any) -> None:
         metavar="SECS",
         help="end and restart a role without progress for this time that waits for no other (default: 0, never)",
     )
-    add(
-        "--stream-logs",
-        action="store_true",
-        help="print the log until the end; the status is 1 unless the job SUCCEEDED",
-    )
-    _add_streaming(parser)
-    add("--dry-run", action="store_true", help="print what would be submitted, and submit nothing")
-    _add_format(parser)
+    add("--queue", metavar="NAME", help="on Kubernetes: the queue of Kueue that the job waits in")
     for name in _USELESS:
         add(f"--{name}", help=argparse.SUPPRESS)
     for name in _USELESS_FLAGS:
@@ -144,8 +154,7 @@ def _add_submit(actions: Any) -> None:
     add("--quiet", "-q", action="store_true", help=argparse.SUPPRESS)
     add("--use-chief-in-tf-config", nargs="?", const="true", help=argparse.SUPPRESS)
     add("--flags-file", type=_refused_file, help=argparse.SUPPRESS)
-    parser.usage = "estimator jobs submit training NAME --module-name NAME [options] [-- ARGS]"
-    parser.set_defaults(run=run_submit, error=parser.error, arguments=[])
+    parser.set_defaults(error=parser.error, arguments=[])
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
@@ -211,34 +220,11 @@ def _job(options: argparse.Namespace) -> JobDirectory:
 
 def run_submit(options: argparse.Namespace) -> int:
     """Submit a training."""
-    from torch_estimator.jobs.kinds import KINDS, status_of
-    from torch_estimator.jobs.package import find_package
-    from torch_estimator.jobs.request import request_of_file, spec_of, without_secrets
+    from torch_estimator.jobs.kinds import status_of
     from torch_estimator.jobs.submission import submit
-    from torch_estimator.jobs.table import Table
-    from torch_estimator.launch.job import Limits
 
-    request = _request(options)
-    if options.config is not None:
-        request = request.over(request_of_file(options.config))
-    table = Table.read(KINDS)
-    spec = spec_of(request, table, options.job, options.on)
-    kept, secrets = without_secrets(spec.arguments, spec.secret_arguments)
-    # This refuses numbers that the launcher would refuse.
-    limits = Limits(max_restarts=options.max_restarts, hang_secs=options.hang_secs)
-    spec = dataclasses.replace(spec, arguments=kept, max_restarts=limits.max_restarts, hang_secs=limits.hang_secs)
     job = _job(options)
-    useless = list(request.useless)
-    if request.study is not None:
-        from torch_estimator.tuning.configuration import study_of
-        from torch_estimator.tuning.submission import study_spec
-
-        study, others = study_of(request.study)
-        spec = study_spec(spec, study, job)
-        useless += others
-    if useless := list(dict.fromkeys(useless)):
-        print(f"{', '.join(useless)} {'does' if len(useless) == 1 else 'do'} nothing here.", file=sys.stderr)
-    package = find_package(spec.module_name, options.package_path)
+    spec, secrets, package = requested(options, job)
     spec, plan = submit(job, spec, package, secrets, is_dry=options.dry_run)
     if options.dry_run:
         _print_spec(spec, options.format, {"runs": plan})
@@ -254,6 +240,42 @@ def run_submit(options: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     return _follow(job, options, None) if options.stream_logs else 0
+
+
+def requested(options: argparse.Namespace, job: JobDirectory | None) -> tuple[JobSpec, list[str], Path]:
+    """Return what the command line asks for, the values of its secret arguments, and the package."""
+    from torch_estimator.jobs.kinds import KINDS
+    from torch_estimator.jobs.package import find_package
+    from torch_estimator.jobs.request import request_of_file, spec_of, without_secrets
+    from torch_estimator.jobs.table import Table
+    from torch_estimator.launch.job import Limits
+
+    request = _request(options)
+    if options.config is not None:
+        request = request.over(request_of_file(options.config))
+    table = Table.read(KINDS)
+    spec = spec_of(request, table, options.job, options.on)
+    kept, secrets = without_secrets(spec.arguments, spec.secret_arguments)
+    # This refuses numbers that the launcher would refuse.
+    limits = Limits(max_restarts=options.max_restarts, hang_secs=options.hang_secs)
+    spec = dataclasses.replace(spec, arguments=kept, max_restarts=limits.max_restarts, hang_secs=limits.hang_secs)
+    if options.queue is not None:
+        if "queue" not in KINDS[spec.settings["kind"]].SETTINGS:
+            raise InvalidValueError(f"--queue is for Kubernetes, but target {spec.target} is {spec.settings['kind']}.")
+        spec.settings["queue"] = options.queue
+    useless = list(request.useless)
+    if request.study is not None:
+        from torch_estimator.tuning.configuration import study_of
+        from torch_estimator.tuning.submission import study_spec
+
+        if job is None:
+            raise InvalidValueError(f"{options.config} asks for a study of several trainings; submit it.")
+        study, others = study_of(request.study)
+        spec = study_spec(spec, study, job)
+        useless += others
+    if useless := list(dict.fromkeys(useless)):
+        print(f"{', '.join(useless)} {'does' if len(useless) == 1 else 'do'} nothing here.", file=sys.stderr)
+    return spec, secrets, find_package(spec.module_name, options.package_path)
 
 
 _SUBMITTED = """\

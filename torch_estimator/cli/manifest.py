@@ -1,4 +1,4 @@
-"""Command ``estimator manifest``: write what another server needs beside an export."""
+"""Command ``estimator manifest``: write what other systems need to train or to serve without us."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch_estimator import files
 from torch_estimator.cli import manifest_serve
+from torch_estimator.cli.jobs import add_request, requested
 from torch_estimator.cli.registry_options import add_model, registry_of
 from torch_estimator.cli.show import newest_export
 from torch_estimator.errors import InvalidValueError, printable
@@ -22,11 +23,22 @@ Writes config.pbtxt into the directory of the model, for the onnxruntime backend
 directory is then a model repository: start Triton with --model-repository and its path. For a model of a registry the
 file names the version that Triton serves; write it anew when the default has changed."""
 
+_JOB = """\
+Writes the objects that jobs submit training --on kubernetes creates, as YAML, with the package and a new key for
+parameter servers in a Secret. The options are those of jobs submit training. Nobody follows such a job: kubectl logs
+has its lines, and kubectl delete -f ends it."""
+
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("manifest", help="write what another server needs beside an export")
-    targets = parser.add_subparsers(required=True, metavar="SERVER")
+    parser = commands.add_parser("manifest", help="write what Kubernetes or another server needs")
+    targets = parser.add_subparsers(required=True, metavar="WHAT")
+    job = targets.add_parser("job", help="objects of Kubernetes for a training", description=_JOB)
+    add_request(job)
+    job.add_argument("--jobset", action="store_true", help="one JobSet instead of a Job for each type of task")
+    job.add_argument("--output", metavar="FILE", help="file to write, which only you can read (default: stdout)")
+    job.usage = "estimator manifest job NAME --on TARGET --module-name NAME [options] [-- ARGS]"
+    job.set_defaults(run=run_job)
     manifest_serve.add_to(targets)
     triton = targets.add_parser("triton", help="config.pbtxt for NVIDIA Triton", description=_ABOUT)
     triton.add_argument("--model-dir", metavar="EXPORT", help="the export, or a directory of numbered ones")
@@ -37,6 +49,26 @@ def add_to(commands: Commands) -> None:
         "--max-delay-ms", type=float, default=0.0, metavar="MS", help="wait for more requests; default: 0"
     )
     triton.set_defaults(run=run)
+
+
+def run_job(options: argparse.Namespace) -> None:
+    """Write the objects of a training on Kubernetes."""
+    from torch_estimator.jobs.directory import private_files
+    from torch_estimator.jobs.kubernetes.objects import Objects
+    from torch_estimator.kubernetes_objects import to_yaml
+    from torch_estimator.parameter_server.encryption import new_key
+
+    spec, secrets, package = requested(options, None)
+    if spec.settings["kind"] != "kubernetes":
+        raise InvalidValueError(f"target {spec.target} is {spec.settings['kind']}; name one of Kubernetes with --on.")
+    objects = Objects(spec, "", is_job_set=options.jobset).build(package, secrets, new_key(), spec.created)
+    text = to_yaml(objects)
+    if options.output is None:
+        print(text, end="")
+        return
+    with private_files(options.output):
+        files.write_atomic(options.output, text.encode())
+    print(printable(f"Wrote {options.output}; start the job with kubectl apply -f {options.output}."))
 
 
 def run(options: argparse.Namespace) -> None:

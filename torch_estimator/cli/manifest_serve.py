@@ -38,7 +38,8 @@ def add_to(targets: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the objects."""
-    from torch_estimator.serving.manifests import Deployed, to_yaml
+    from torch_estimator.kubernetes_objects import to_yaml
+    from torch_estimator.serving.manifests import Deployed
 
     rpc = [] if options.kserve else ["--grpc-port", "8500"]
     arguments = ["--host", "0.0.0.0", "--port", "8501", *rpc, *options.arguments]

@@ -103,7 +103,7 @@ class Index:
         at, said = self._asked.get(found.id, (0.0, None))
         if asks and time.monotonic() - at > _ASK_SECS:
             try:
-                said = KINDS[kind].ended(launched)
+                said = None if found.job is None else KINDS[kind].ended(found.job, launched)
             except (UserError, OSError):
                 said = None
             self._asked[found.id] = time.monotonic(), said

@@ -120,7 +120,16 @@ class JobEvent:
     """
 
     kind: Literal[
-        "submitted", "launched", "started", "restarted", "exited", "ending", "cancelling", "requeued", "ended"
+        "submitted",
+        "launched",
+        "waiting",
+        "started",
+        "restarted",
+        "exited",
+        "ending",
+        "cancelling",
+        "requeued",
+        "ended",
     ]
     time: float
     state: State | None = None
@@ -234,6 +243,13 @@ class JobDirectory:
     def add(self, kind: Any, state: State | None = None, **details: Any) -> None:
         """Add an event. Launcher and commands may do so at the same time."""
         self._events.add(JobEvent(kind=kind, time=time.time(), state=state, **details))
+
+    def is_cancelled(self) -> bool:
+        """Return whether the job was cancelled since its launcher has started."""
+        for event in self._events_backwards():
+            if event.kind in ("cancelling", "launched"):
+                return event.kind == "cancelling"
+        return False
 
     def next_event(self) -> str:
         """Return the path of the file that the next event would have."""

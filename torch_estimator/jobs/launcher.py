@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch_estimator import files
 from torch_estimator.activity import Records
-from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
+from torch_estimator.errors import RESTART_ME, ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
 from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.logs import RoleLogs
@@ -49,6 +49,7 @@ def run(job: JobDirectory, body: Body) -> int:
     spec = job.spec()
     environ = dict(os.environ)
     secrets = json.loads(os.environ.pop(SECRETS, "[]"))
+    target = KINDS[spec.settings["kind"]]
     status, reason, was_requeued = 1, "", False
     try:
         with ended_by_sigterm(_Ended()):
@@ -57,9 +58,10 @@ def run(job: JobDirectory, body: Body) -> int:
                 raise _Ended
             status, reason, was_interrupted = body(job, spec, secrets)
         if was_interrupted and _final_state(job, status) != "CANCELLED":
-            was_requeued = KINDS[spec.settings["kind"]].requeue(job, spec, environ)
+            was_requeued = target.requeue(job, spec, environ)
     except _Ended:
         status, reason = RESTART_ME, "it was ended before a role had started."
+        was_requeued = target.leaves(job)
     except UserError as error:
         status, reason = error.exit_status, str(error)
     except BaseException as error:
@@ -67,6 +69,7 @@ def run(job: JobDirectory, body: Body) -> int:
         raise
     finally:
         if not was_requeued:
+            reason = " ".join(filter(None, [reason, target.clean(job, spec)]))
             try:
                 job.add("ended", _final_state(job, status), status=status, reason=reason)
             except OSError as error:
@@ -91,9 +94,10 @@ def _run_roles(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[in
             records=records,
         )
         stack.enter_context(_key(job, spec))
-        addresses, start = stack.enter_context(KINDS[spec.settings["kind"]].start(job, spec, program))
+        target = KINDS[spec.settings["kind"]]
+        addresses, start = stack.enter_context(target.start(job, spec, program))
         tasks = tasks_of(spec, addresses)
-        logs = RoleLogs(job.logs, tasks, secrets)
+        logs = RoleLogs(job.logs, tasks, secrets, have_times=target.HAS_TIMES)
         stack.callback(logs.close)
         observer = _Observer(job, spec, logs)
         limits = Limits(
@@ -107,8 +111,17 @@ def _run_roles(job: JobDirectory, spec: JobSpec, secrets: list[str]) -> tuple[in
                 None, b"An evaluator was added, which evaluates and exports; the chief of a cluster does not.", True
             )
         stack.enter_context(ended_after(spec.max_running_secs, observer.time_is_over))
-        supervisor = Job(start, tasks, limits, lines=logs, observe=observer, records=records)
-        status = supervisor.run()
+        supervisor = Job(
+            *(start, tasks, limits),
+            lines=logs,
+            observe=observer,
+            records=records,
+            leaves=lambda: target.leaves(job) and not observer.is_time_over,
+        )
+        try:
+            status = supervisor.run()
+        except ClusterError as error:
+            raise ClusterError(" ".join(filter(None, [str(error), observer.said]))) from error
     was_interrupted = supervisor.was_interrupted and not observer.is_time_over
     return status, "" if status == 0 else observer.reason, was_interrupted
 
@@ -121,7 +134,7 @@ class _Observer:
         self.is_time_over = False
         self._job, self._spec, self._logs = job, spec, logs
         self._started: set[str] = set()
-        self._said = ""
+        self.said = ""
 
     def __call__(self, event: Event) -> None:
         role = "" if event.task is None else role_of(event.task)
@@ -132,14 +145,14 @@ class _Observer:
                 self._job.add(kind, "RUNNING", role=role, pid=event.pid)
             elif event.kind == "exited":
                 said = self._logs.last_error.get(role, "") if event.status else ""
-                self._said = f"{role} said: {said}" if said else self._said
+                self.said = f"{role} said: {said}" if said else self.said
                 if event.reason:
-                    said = self._said = f"{role} {event.reason}; it was ended."
+                    said = self.said = f"{role} {event.reason}; it was ended."
                 self._job.add("exited", role=role, pid=event.pid, status=event.status, reason=said)
                 if event.status and not self.reason:
-                    self.reason = " ".join(filter(None, [f"{role} {describe_status(event.status)}.", self._said]))
+                    self.reason = " ".join(filter(None, [f"{role} {describe_status(event.status)}.", self.said]))
             else:
-                self.reason = " ".join(filter(None, [sentence(event.reason), self._said]))
+                self.reason = " ".join(filter(None, [sentence(event.reason), self.said]))
                 self._job.add("ending", status=event.status, reason=self.reason)
         except OSError as error:
             # A store that does not answer is no reason to end a training.
@@ -150,16 +163,11 @@ class _Observer:
     def time_is_over(self) -> None:
         """Say why the job ends."""
         self.is_time_over = True
-        self._said = f"it has run for its scheduling.maxRunningTime of {self._spec.max_running_secs:g} s."
+        self.said = f"it has run for its scheduling.maxRunningTime of {self._spec.max_running_secs:g} s."
 
 
 def _final_state(job: JobDirectory, status: int) -> State:
-    for event in reversed(job.events()):
-        if event.kind == "cancelling":
-            return "CANCELLED"
-        if event.kind == "launched":
-            break
-    return "FAILED" if status else "SUCCEEDED"
+    return "CANCELLED" if job.is_cancelled() else "FAILED" if status else "SUCCEEDED"
 
 
 @contextlib.contextmanager

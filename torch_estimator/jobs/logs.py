@@ -36,10 +36,14 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\S+ ")
 class RoleLogs:
     """Writes the lines of a job into a directory or URL. It implements `Lines`; close it at the end.
 
-    The values of secret arguments, where a role prints them, are replaced by ``***``.
+    The values of secret arguments, where a role prints them, are replaced by ``***``. The lines of the roles may have
+    their times in front already.
     """
 
-    def __init__(self, directory: str, tasks: Sequence[Task], secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: str, tasks: Sequence[Task], secrets: Sequence[str] = (), *, have_times: bool = False
+    ) -> None:
+        self._have_times = have_times
         lines = (line for secret in secrets for line in os.fsencode(secret).splitlines())
         self._secrets = sorted(filter(None, lines), key=len, reverse=True)
         # The last line that each role printed on stderr, but for the log's, which is the reason if it then fails.
@@ -54,9 +58,13 @@ class RoleLogs:
         for secret in self._secrets:
             line = line.replace(secret, b"***")
         role = LAUNCHER if task is None else role_of(task)
+        time = f"{time_text()} ".encode()
+        if self._have_times and task is not None:
+            time, space, line = line.partition(b" ")
+            time += space
         if is_stderr and line.strip() and not _INFO.match(line):
             self.last_error[role] = line.decode(errors="replace").strip()
-        self._logs[role].write(f"{time_text()} ".encode() + line + b"\n")
+        self._logs[role].write(time + line + b"\n")
 
     def close(self) -> None:
         """Write what is still in memory."""

@@ -84,7 +84,7 @@ class Ray(Local):
 
     SETTINGS = tuple(one.name for one in dataclasses.fields(Settings))
 
-    def check(self, spec: JobSpec, url: str) -> None:
+    def check(self, spec: JobSpec, url: str, package: Path | None = None) -> None:
         """Raise a UserError if Ray is not installed, or no cluster answers."""
         if importlib.util.find_spec("ray") is None:
             raise InvalidValueError(

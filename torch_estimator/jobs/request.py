@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -114,7 +113,7 @@ def spec_of(request: Request, table: Table, name: str, target: str) -> JobSpec:
         machines=_machines(request, table, machines),
         labels=request.labels,
         secret_arguments=list(table.secret_arguments),
-        interpreter=where.interpreter or sys.executable,
+        interpreter=where.interpreter,
         settings={"kind": where.kind, **where.settings},
         max_running_secs=request.max_running_secs or 0.0,
     )

@@ -19,12 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch_estimator import files
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import RESTART_ME, ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, role_of
-from torch_estimator.jobs.targets import check_runs, layout_of, machines_of, settings_of
+from torch_estimator.jobs.targets import Target, check_runs, layout_of, machines_of, settings_of
 from torch_estimator.launch.layout import Program
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import ChildProcess, Start
@@ -68,12 +69,12 @@ class Settings:
     options: list[str] = dataclasses.field(default_factory=list)
 
 
-class Slurm:
+class Slurm(Target):
     """A Slurm cluster, whose commands this machine has."""
 
     SETTINGS = tuple(one.name for one in dataclasses.fields(Settings))
 
-    def check(self, spec: JobSpec, url: str) -> None:
+    def check(self, spec: JobSpec, url: str, package: Path | None = None) -> None:
         """Raise a UserError if Slurm says that it could never run the job."""
         if not files.is_local(url):
             raise InvalidValueError(f"on Slurm, --jobs must be a path that all nodes see, but got {url!r}.")
@@ -88,7 +89,7 @@ class Slurm:
         job.add("launched", "QUEUED", place=f"{_PLACE}{number}")
         _ask(["scontrol", "release", number])
 
-    def plan(self, spec: JobSpec, url: str) -> str:
+    def plan(self, spec: JobSpec, url: str, package: Path) -> str:
         return shlex.join(_sbatch(spec, url))
 
     def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
@@ -102,7 +103,7 @@ class Slurm:
         with contextlib.suppress(ClusterError):
             _ask(["scancel", "--batch", "--signal=TERM", _number(launched)])
 
-    def ended(self, launched: JobEvent) -> str | None:
+    def ended(self, job: JobDirectory, launched: JobEvent) -> str | None:
         """Return that Slurm has no such job any more; None where it has, or cannot be asked."""
         state = ""
         try:

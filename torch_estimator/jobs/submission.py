@@ -14,7 +14,7 @@ from torch_estimator.errors import RESTART_ME, InvalidValueError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import KINDS, status_of
 from torch_estimator.jobs.launcher import SECRETS, ended_by_sigterm
-from torch_estimator.jobs.package import copy_package, package_digest
+from torch_estimator.jobs.package import copy_package, local_package, package_digest
 from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.launch.layout import Program
 
@@ -36,11 +36,11 @@ def submit(
     target = KINDS[spec.settings["kind"]]
     # This refuses a module that is not there.
     Program(module_name=spec.module_name, package_path=str(package))
-    target.check(spec, job.url)
+    target.check(spec, job.url, package)
     if job.url.startswith("memory:"):
         raise InvalidValueError(f"--jobs {job.jobs} is in the memory of this process; name a folder or a store's URL.")
     spec = dataclasses.replace(spec, package=package.name)
-    plan = target.plan(spec, job.url)
+    plan = target.plan(spec, job.url, package)
     if is_dry:
         return spec, plan
     job.check_new()
@@ -94,7 +94,8 @@ def resubmit(job: JobDirectory, arguments: Sequence[str] | None, *, variables: M
         raise InvalidValueError(
             f"{job.package} has changed since job {job.name} was submitted; restore it, or submit a new job."
         )
-    KINDS[spec.settings["kind"]].check(spec, job.url)
+    with local_package(job) as folder:
+        KINDS[spec.settings["kind"]].check(spec, job.url, folder / spec.package)
     if not os.path.isdir(spec.folder):
         raise InvalidValueError(f"job {job.name} ran in {spec.folder}, which is not there any more; make it again.")
     job.add("requeued", "QUEUED")

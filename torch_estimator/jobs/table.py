@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from torch_estimator import files
@@ -74,12 +74,12 @@ class Table:
                 f"{path} has an unknown section {section!r}; there are tiers, machines, targets and secret_arguments."
             )
         tiers = {tier_name(name): one for name, one in _entries(path, content, "tiers", Tier).items()}
-        targets = {kind: TargetTable(kind=kind) for kind in kinds}
+        targets = {kind: TargetTable(kind=kind, interpreter=one.INTERPRETER) for kind, one in kinds.items()}
         for name, given in _section(path, content, "targets").items():
             known = {"kind", "interpreter"} & given.keys()
             settings = {key: value for key, value in given.items() if key not in known}
-            targets[name] = _entry(path, f"targets.{name}", TargetTable, {key: given[key] for key in known}, settings)
-            kind = targets[name].kind
+            found = _entry(path, f"targets.{name}", TargetTable, {key: given[key] for key in known}, settings)
+            kind = found.kind
             if kind not in kinds:
                 raise InvalidValueError(
                     f"{path}: 'kind' of targets.{name} must be one of {', '.join(kinds)}, but got {kind!r}."
@@ -89,6 +89,7 @@ class Table:
                     f"{path}: targets.{name} has an unknown key {key!r}; a target of kind {kind} has "
                     f"{', '.join(('kind', 'interpreter', *kinds[kind].SETTINGS))}."
                 )
+            targets[name] = found if found.interpreter else replace(found, interpreter=kinds[kind].INTERPRETER)
         secret = content.get("secret_arguments", [])
         if not isinstance(secret, list) or not all(isinstance(one, str) and one.startswith("--") for one in secret):
             raise InvalidValueError(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from torch_estimator import files
@@ -33,13 +34,19 @@ class Target(Protocol):
     SETTINGS: tuple[str, ...]
     """Keys that a target of this kind may have in ``estimator.toml``."""
 
-    def check(self, spec: JobSpec, url: str) -> None:
+    INTERPRETER: str = sys.executable
+    """The Python that runs the program, unless ``estimator.toml`` names another."""
+
+    HAS_TIMES: bool = False
+    """Whether the lines of the roles begin with the time already."""
+
+    def check(self, spec: JobSpec, url: str, package: Path | None = None) -> None:
         """Raise a UserError if the job, with its directory at `url`, cannot run here; nothing has been made yet."""
 
     def submit(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> None:
         """Start the launcher, which gets a complete environment, and return."""
 
-    def plan(self, spec: JobSpec, url: str) -> str:
+    def plan(self, spec: JobSpec, url: str, package: Path) -> str:
         """Return what `submit` would run, for people."""
 
     def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
@@ -48,11 +55,20 @@ class Target(Protocol):
     def cancel(self, job: JobDirectory, launched: JobEvent) -> None:
         """Ask the launcher to end the job."""
 
-    def ended(self, launched: JobEvent) -> str | None:
+    def ended(self, job: JobDirectory, launched: JobEvent) -> str | None:
         """Return how a launcher has certainly ended, without a word; None where it may still run."""
 
+    def leaves(self, job: JobDirectory) -> bool:
+        """Return whether the roles go on when the launcher gets a signal."""
+        return False
+
     def requeue(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> bool:
-        """In the launcher, after a signal has ended all roles, start the job again; return False if it is to end."""
+        """In the launcher, after a signal, have the job go on later or without it; return False if it is to end."""
+        return False
+
+    def clean(self, job: JobDirectory, spec: JobSpec) -> str:
+        """In the launcher, remove what the target has of a job that has ended; return why that failed, if it did."""
+        return ""
 
     def start(
         self, job: JobDirectory, spec: JobSpec, program: Program
@@ -60,12 +76,12 @@ class Target(Protocol):
         """In the launcher, wait for the machines; give the addresses of the roles that have one, and their `Start`."""
 
 
-class Local:
+class Local(Target):
     """This machine: the launcher is a process of its own session, which survives the terminal."""
 
     SETTINGS: tuple[str, ...] = ()
 
-    def check(self, spec: JobSpec, url: str) -> None:
+    def check(self, spec: JobSpec, url: str, package: Path | None = None) -> None:
         if shutil.which(spec.interpreter) is None:
             raise InvalidValueError(
                 f"the interpreter of target {spec.target}, {spec.interpreter}, cannot be run; mend estimator.toml."
@@ -102,7 +118,7 @@ class Local:
         # While this process follows the log, nobody else can collect the launcher's exit status.
         threading.Thread(target=process.wait, daemon=True).start()
 
-    def plan(self, spec: JobSpec, url: str) -> str:
+    def plan(self, spec: JobSpec, url: str, package: Path) -> str:
         return " ".join(_command(spec, url))
 
     def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
@@ -117,11 +133,8 @@ class Local:
             if launched.pid is not None and not is_gone(launched):
                 os.kill(launched.pid, signal.SIGTERM)
 
-    def ended(self, launched: JobEvent) -> str | None:
+    def ended(self, job: JobDirectory, launched: JobEvent) -> str | None:
         return ended_here(launched)
-
-    def requeue(self, job: JobDirectory, spec: JobSpec, environ: Mapping[str, str]) -> bool:
-        return False
 
     @contextlib.contextmanager
     def start(self, job: JobDirectory, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:

@@ -88,7 +88,8 @@ class Job:
 
     The tasks include a chief. `lines` takes the lines of all processes; None shows them on the terminal. `observe` is
     called in the main thread with each event. `records` are those of all tasks, by which the job ends one that hangs;
-    None leaves it alone. `clock` returns monotonic seconds.
+    None leaves it alone. If `leaves` returns True at a signal to the launcher, the tasks go on
+    without it. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -100,9 +101,11 @@ class Job:
         lines: Lines | None = None,
         observe: Callable[[Event], object] = lambda event: None,
         records: Records | None = None,
+        leaves: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start_process = start
+        self._leaves = leaves
         self._tasks = list(tasks)
         self._limits = limits
         self._lines = Terminal(self._tasks) if lines is None else lines
@@ -260,6 +263,10 @@ class Job:
                 process.kill()
             return
         self._was_interrupted = True
+        if self._leaves():
+            self._log(f"interrupted; {_names(self._running)} will go on.")
+            self._status, self._running = shell_status(-number), []
+            return
         self._stop(shell_status(-number), f"interrupted; stopping {_names(self._running)}.")
 
     def _stop(self, status: int, reason: str) -> None:

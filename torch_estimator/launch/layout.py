@@ -111,15 +111,8 @@ class Program:
         return Path.cwd() if self.package_path is None else Path(os.path.abspath(self.package_path)).parent
 
     def command(self, task: Task) -> list[str]:
-        """Return the command line that runs `task`.
-
-        A parameter server does not run the program. So it starts in a fraction of a second, and it serves until the
-        launcher stops it.
-        """
-        # Without -P, Python would look for modules in the current folder before it looks in `root`.
-        if task.type == PARAMETER_SERVER:
-            return [self.interpreter, "-P", "-m", "torch_estimator.parameter_server", "--serve-until-sigterm"]
-        return [self.interpreter, "-P", "-m", self.module_name, *self.arguments]
+        """Return the command line that runs `task`."""
+        return command_of(task, self.interpreter, self.module_name, self.arguments)
 
     def environ(self, task: Task, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return `environ` extended for the process that runs `task`, which it reads from ``TF_CONFIG``."""
@@ -127,15 +120,35 @@ class Program:
         return {
             **environ,
             "TF_CONFIG": tf_config_of(task, environ.get("TF_CONFIG", "{}")),
-            JOB_BEGAN: str(self.began),
+            **environ_of(self.began, environ),
             "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONUNBUFFERED": "1",
             **(self.records.environ(role_of(task)) if self.records is not None else {}),
-            # The launcher itself begins each line with the time and the role.
-            LOG_FORMAT: environ.get(LOG_FORMAT, "plain"),
-            # torch warns about a lost connection with a C++ stack trace. The package reports it in one sentence.
-            "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }
+
+
+def command_of(task: Task, interpreter: str, module_name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command line that runs a task.
+
+    A parameter server does not run the program. So it starts in a fraction of a second, and it serves until the
+    launcher stops it.
+    """
+    # Without -P, Python would look for modules in the current folder before it looks in those of PYTHONPATH.
+    if task.type == PARAMETER_SERVER:
+        return [interpreter, "-P", "-m", "torch_estimator.parameter_server", "--serve-until-sigterm"]
+    return [interpreter, "-P", "-m", module_name, *arguments]
+
+
+def environ_of(began: float, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return variables of every task of a job that began at a time, unless `environ` has others."""
+    given = environ or {}
+    return {
+        JOB_BEGAN: str(began),
+        "PYTHONUNBUFFERED": "1",
+        # The launcher itself begins each line with the time and the role.
+        LOG_FORMAT: given.get(LOG_FORMAT, "plain"),
+        # torch warns about a lost connection with a C++ stack trace. The package reports it in one sentence.
+        "TORCH_CPP_LOG_LEVEL": given.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+    }
 
 
 def free_ports(count: int, start: int | None = None) -> list[int]:

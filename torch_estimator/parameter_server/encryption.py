@@ -53,12 +53,17 @@ class Key:
     secret: bytes = field(repr=False)
 
 
+def new_key() -> bytes:
+    """Return the content of a key file."""
+    _, secret = zmq.curve_keypair()
+    return bytes(secret) + b"\n"
+
+
 def make_key_file(path: str) -> None:
     """Write a new key into a new file that only this user can read."""
-    _, secret = zmq.curve_keypair()
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secret + b"\n")
+            file.write(new_key())
     except FileExistsError as error:
         raise InvalidValueError(
             f"there is already something at {path}, which may be the key of a cluster; name another file."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.kubernetes_names import label
+from torch_estimator.kubernetes_objects import label
 from torch_estimator.serving.options import ServingOptions
 
 Object = dict[str, Any]
@@ -213,11 +212,3 @@ class Deployed:
         scheme = "HTTP" if self.settings.tls_certificate is None else "HTTPS"
         get = {"path": f"/v2/health/{path}", "port": self.settings.port, "scheme": scheme}
         return {"httpGet": get, "timeoutSeconds": 5, **often}
-
-
-def to_yaml(objects: Sequence[Object]) -> str:
-    """Return objects as YAML."""
-    import yaml
-
-    # By way of JSON, so that parts that occur twice are written twice instead of being referred to.
-    return str(yaml.safe_dump_all(json.loads(json.dumps(objects)), sort_keys=False, allow_unicode=True, width=120))

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_estimator.kubernetes_names import label
+from torch_estimator.kubernetes_objects import label
 
 # RFC 1035, which Services follow: a letter first.
 VALID = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

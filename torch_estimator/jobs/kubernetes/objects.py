@@ -1,0 +1,407 @@
+"""The objects of a job on Kubernetes: an Indexed Job for each type of task, and what these need.
+
+A pod is called after the job, its role and its index, so that all addresses are known beforehand: ``TF_CONFIG`` is a
+constant but for the index. Kubernetes itself starts a pod again that died, and nothing supervises the program in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.cluster.task import PARAMETER_SERVER, Task
+from torch_estimator.errors import InvalidValueError, UserError
+from torch_estimator.jobs.directory import JobSpec, Machine, role_of
+from torch_estimator.jobs.kubernetes.cluster import Object
+from torch_estimator.jobs.package import package_files
+from torch_estimator.jobs.request import with_secrets, without_secrets
+from torch_estimator.jobs.targets import layout_of, settings_of, tasks_of
+from torch_estimator.kubernetes_objects import label
+from torch_estimator.launch.layout import command_of, environ_of
+from torch_estimator.parameter_server.encryption import KEY_FILE
+
+JOB, ROLE, CREATED = "torch-estimator/job", "torch-estimator/role", "torch-estimator/created"
+MAIN = "main"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+_PORT = 2222
+# The name of a pod has the role, the index and two hyphens more.
+_MOST_NAME = 46
+_MOST_SECRET_BYTES = 2**20
+_PACKAGE, _PACKED, _KEYS = "/torch-estimator/package", "/torch-estimator/packed", "/torch-estimator/key"
+_ARCHIVE, _KEY = "package.tar.gz", "key"
+_KEEP_SECS = 7 * 24 * 3600
+# What the init container runs: it needs Python only.
+_FETCH = """\
+import os, shutil, sys, tarfile
+source, target = sys.argv[1:]
+if not os.path.exists(source):
+    print(f"error: the volume of this pod has no {source}: it is not that of the jobs directory.", file=sys.stderr)
+    sys.exit(2)
+if os.path.isdir(source):
+    shutil.copytree(source, target, dirs_exist_ok=True)
+else:
+    tarfile.open(source).extractall(target, filter="data")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What ``estimator.toml`` has for a target of this kind.
+
+    The pods of all roles run `image`, and mount the PersistentVolumeClaim `claim` at `mount`, where this machine has
+    the same volume, too, or a URL is used for everything. `cpus` and `memory` are those of a role without a machine
+    type. A job whose pods have not all started after `start_secs` has failed; 0 means no limit. `grace_secs` is the
+    time that a role has to save. `env` are variables of the program; `pod` and `container` are further fields of each
+    pod and its container, which win.
+    """
+
+    image: str = ""
+    context: str = ""
+    namespace: str = ""
+    claim: str = ""
+    mount: str = "/jobs"
+    queue: str = ""
+    cpus: float = 1.0
+    memory: str = "4Gi"
+    user: int = 1000
+    start_secs: float = 1800.0
+    grace_secs: int = 20
+    env: dict[str, str] = field(default_factory=dict)
+    pod: dict[str, Any] = field(default_factory=dict)
+    container: dict[str, Any] = field(default_factory=dict)
+
+    def mounts(self, path: str) -> bool:
+        """Return whether the volume has a path."""
+        return bool(self.claim and path) and files.is_local(path) and Path(path).is_relative_to(self.mount)
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects of a job: their names, and the JSON of each.
+
+    Args:
+        spec: What was asked for.
+        url: Directory of the job; empty if there is none.
+        is_job_set: Whether the Jobs are parts of a JobSet, which ends the others if one fails.
+    """
+
+    spec: JobSpec
+    url: str
+    is_job_set: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the target."""
+        return settings_of(Settings, self.spec)
+
+    @property
+    def name(self) -> str:
+        """The job's name as Kubernetes allows it."""
+        return label(self.spec.name, _MOST_NAME)
+
+    @property
+    def selector(self) -> str:
+        """The label that all objects and pods have."""
+        return f"{JOB}={self.name}"
+
+    def job_name(self, type: str) -> str:
+        """Return the name of the Job of a type of task."""
+        return f"{self.name}-{type}-0" if self.is_job_set else f"{self.name}-{type}"
+
+    def owner(self, job_name: str) -> tuple[str, str]:
+        """Return kind and name of what is to be deleted so that a Job is gone for good."""
+        return ("JobSet", self.name) if self.is_job_set else ("Job", job_name)
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of the tasks that have one, as the pods know them."""
+        if not self.spec.is_cluster:
+            return []
+        count: dict[str, int] = {}
+        found = []
+        for type in layout_of(self.spec).addressed:
+            index = count[type] = count.get(type, -1) + 1
+            found.append(f"{self.job_name(type)}-{index}.{self.name}:{_PORT}")
+        return found
+
+    def build(self, package: Path, secrets: Sequence[str], key: bytes, began: float) -> list[Object]:
+        """Return the objects in the order in which they are to be created.
+
+        Args:
+            package: Folder or file of the package; only looked at where the pods do not see the job's directory.
+            secrets: Values of the secret arguments.
+            key: Secret of the parameter servers.
+            began: When the roles are started, in seconds since 1970; see `Program`.
+        """
+        spec, settings = self.spec, self.settings
+        data = {f"argument-{number}": value.encode() for number, value in enumerate(secrets)}
+        if spec.parameter_server_count:
+            data[_KEY] = key
+        if not settings.mounts(self.url):
+            data[_ARCHIVE] = _packed(package)
+        if sum(map(len, data.values())) > _MOST_SECRET_BYTES:
+            raise InvalidValueError(
+                f"the package has {len(data.get(_ARCHIVE, b'')) / 2**20:.1f} MiB when compressed, and the pods do not "
+                f"see {self.url}, but a Secret of Kubernetes holds 1 MiB; name with --jobs a directory of the volume "
+                f"that target {spec.target} mounts at {settings.mount}, or leave files out by .gitignore."
+            )
+        found = [self._secret(data)] if data else []
+        groups = self._groups()
+        if spec.is_cluster:
+            found += [self._policy(), *([] if self.is_job_set else [self._service()])]
+        if (servers := len(groups.get(PARAMETER_SERVER, []))) > 1:
+            found.append(self._budget(servers))
+        jobs = {type: self._job(type, tasks, data, began) for type, tasks in groups.items()}
+        return [*found, *([self._job_set(jobs)] if self.is_job_set else jobs.values())]
+
+    def _groups(self) -> dict[str, list[Task]]:
+        groups: dict[str, list[Task]] = {}
+        for task in tasks_of(self.spec, self.addresses()):
+            groups.setdefault(type_of(task), []).append(task)
+        return groups
+
+    def _object(self, version: str, kind: str, name: str, spec: Object | None, type: str = "") -> Object:
+        metadata = {"name": name, **self._metadata(type)}
+        if self.settings.queue and kind == ("JobSet" if self.is_job_set else "Job"):
+            metadata["labels"]["kueue.x-k8s.io/queue-name"] = self.settings.queue
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **({} if spec is None else {"spec": spec})}
+
+    def _metadata(self, type: str = "") -> Object:
+        return {
+            "labels": {**self.spec.labels, JOB: self.name, **({ROLE: type} if type else {})},
+            "annotations": {JOB: self.spec.name, CREATED: repr(self.spec.created)},
+        }
+
+    def _secret(self, data: Mapping[str, bytes]) -> Object:
+        encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
+        return {**self._object("v1", "Secret", self.name, None), "type": "Opaque", "immutable": True, "data": encoded}
+
+    def _service(self) -> Object:
+        # Roles look for each other before all of them have started.
+        own = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB: self.name}}
+        return self._object("v1", "Service", self.name, own)
+
+    def _policy(self) -> Object:
+        # In step, the roles trust whoever connects.
+        own = {"matchLabels": {JOB: self.name}}
+        rule = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+        return self._object("networking.k8s.io/v1", "NetworkPolicy", self.name, rule)
+
+    def _budget(self, servers: int) -> Object:
+        own = {"matchLabels": {JOB: self.name, ROLE: PARAMETER_SERVER}}
+        return self._object(
+            "policy/v1", "PodDisruptionBudget", f"{self.name}-ps", {"minAvailable": servers - 1, "selector": own}
+        )
+
+    def _job(self, type: str, tasks: Sequence[Task], data: Mapping[str, bytes], began: float) -> Object:
+        spec = self.spec
+        own: Object = {
+            "completions": len(tasks),
+            "parallelism": len(tasks),
+            "completionMode": "Indexed",
+            "backoffLimitPerIndex": spec.max_restarts,
+            "maxFailedIndexes": 0,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    # A restart would repeat an error of the user.
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [UserError.exit_status]}},
+                    # Evictions are not counted.
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "ttlSecondsAfterFinished": _KEEP_SECS,
+            "template": {
+                "metadata": self._metadata(type),
+                "spec": self._pod(tasks[0], data, began),
+            },
+        }
+        if spec.max_running_secs:
+            own["activeDeadlineSeconds"] = math.ceil(spec.max_running_secs + self.settings.grace_secs)
+        return self._object("batch/v1", "Job", self.job_name(type), own, type)
+
+    def _job_set(self, jobs: Mapping[str, Object]) -> Object:
+        parts = [
+            {
+                "name": type,
+                "replicas": 1,
+                "template": {"metadata": self._metadata(type), "spec": job["spec"]},
+            }
+            for type, job in jobs.items()
+        ]
+        for part in parts:
+            del part["template"]["spec"]["ttlSecondsAfterFinished"]  # type: ignore[index]
+        own = {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": self.name},
+            # Servers serve until they are stopped.
+            "successPolicy": {
+                "operator": "All",
+                "targetReplicatedJobs": [type for type in jobs if type != PARAMETER_SERVER],
+            },
+            "failurePolicy": {"maxRestarts": 0},
+            "ttlSecondsAfterFinished": _KEEP_SECS,
+            "replicatedJobs": parts,
+        }
+        return self._object("jobset.x-k8s.io/v1alpha2", "JobSet", self.name, own)
+
+    def _pod(self, task: Task, data: Mapping[str, bytes], began: float) -> Object:
+        settings, spec = self.settings, self.spec
+        type = type_of(task)
+        machine = spec.machines.get(type, Machine())
+        cpus = machine.cpus or settings.cpus
+        gpus = {"nvidia.com/gpu": str(machine.gpus)} if machine.gpus else {}
+        memory = machine.memory or settings.memory
+        volumes: list[Object] = [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "package", "emptyDir": {}},
+        ]
+        mounts: list[Object] = [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ]
+        package: Object = {"name": "package", "mountPath": _PACKAGE}
+        source: Object
+        if settings.claim:
+            volumes.append({"name": "jobs", "persistentVolumeClaim": {"claimName": settings.claim}})
+            mounts.append({"name": "jobs", "mountPath": settings.mount})
+        if _ARCHIVE in data:
+            volumes.append(_of_secret("packed", self.name, _ARCHIVE))
+            source, path = {"name": "packed", "mountPath": _PACKED, "readOnly": True}, f"{_PACKED}/{_ARCHIVE}"
+        else:
+            source, path = mounts[-1], files.join(self.url, "package")
+        if _KEY in data:
+            volumes.append(_of_secret("key", self.name, _KEY))
+            mounts.append({"name": "key", "mountPath": _KEYS, "readOnly": True})
+        secure = {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        fetch: Object = {
+            "name": "package",
+            "image": settings.image,
+            "command": [spec.interpreter, "-c", _FETCH, path, _PACKAGE],
+            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+            "securityContext": secure,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [source, package],
+        }
+        main: Object = {
+            "name": MAIN,
+            "image": settings.image,
+            "command": self._command(task),
+            "env": self._environ(task, data, cpus, began),
+            "workingDir": spec.folder if settings.mounts(spec.folder) else settings.mount if settings.claim else "/tmp",
+            "ports": [{"name": "task", "containerPort": _PORT, "protocol": "TCP"}],
+            "resources": {
+                "requests": {"cpu": f"{cpus:g}", "memory": memory, **gpus},
+                "limits": {"memory": memory, **gpus},
+            },
+            "securityContext": secure,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [*mounts, {**package, "readOnly": True}],
+            **settings.container,
+        }
+        pod: Object = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            # Otherwise the program is process 1, which SIGTERM does not end unless it has a handler.
+            "shareProcessNamespace": True,
+            "terminationGracePeriodSeconds": settings.grace_secs,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": settings.user,
+                "runAsGroup": settings.user,
+                "fsGroup": settings.user,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "volumes": volumes,
+            "initContainers": [fetch],
+            "containers": [main],
+        }
+        if spec.is_cluster:
+            pod["subdomain"] = self.name
+        if task.type == PARAMETER_SERVER:
+            apart = {
+                "labelSelector": {"matchLabels": {JOB: self.name, ROLE: task.type}},
+                "topologyKey": "kubernetes.io/hostname",
+            }
+            pod["affinity"] = {
+                "podAntiAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+                }
+            }
+        return {**pod, **settings.pod}
+
+    def _command(self, task: Task) -> list[str]:
+        spec = self.spec
+        # Kubernetes replaces $(NAME) in arguments.
+        plain = [one.replace("$(", "$$(") for one in spec.arguments]
+        _, holes = without_secrets(spec.arguments, spec.secret_arguments)
+        names = [f"$(TORCH_ESTIMATOR_ARGUMENT_{number})" for number in range(len(holes))]
+        arguments = with_secrets(plain, spec.secret_arguments, names)
+        job_dir = [] if spec.job_dir is None else ["--job-dir", spec.job_dir]
+        return command_of(task, spec.interpreter, spec.module_name, [*arguments, *job_dir])
+
+    def _environ(self, task: Task, data: Mapping[str, bytes], cpus: float, began: float) -> list[Object]:
+        number = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
+        secret = [
+            {
+                "name": f"TORCH_ESTIMATOR_{name.upper().replace('-', '_')}",
+                "valueFrom": {"secretKeyRef": {"name": self.name, "key": name}},
+            }
+            for name in data
+            if name.startswith("argument-")
+        ]
+        values = {
+            **environ_of(began),
+            "TF_CONFIG": json.dumps(_config(task)).replace('"$(INDEX)"', "$(INDEX)"),
+            "PYTHONPATH": _PACKAGE,
+            "HOME": "/tmp",
+            "OMP_NUM_THREADS": str(math.ceil(cpus)),
+            **({KEY_FILE: f"{_KEYS}/{_KEY}"} if _KEY in data else {}),
+            **self.settings.env,
+        }
+        return [
+            {"name": "INDEX", "valueFrom": number},
+            *secret,
+            *({"name": name, "value": value} for name, value in values.items()),
+        ]
+
+
+def type_of(task: Task) -> str:
+    """Return the type of a task; that of a program without a cluster is the chief."""
+    return role_of(task).rpartition("-")[0]
+
+
+def _config(task: Task) -> Object:
+    place = {"type": task.type, "index": "$(INDEX)"} if task.is_of_cluster else {}
+    return {"cluster": task.cluster, "task": place}
+
+
+def _of_secret(name: str, secret: str, key: str) -> Object:
+    # A key that everybody can read is refused; the group is that of the pod.
+    return {
+        "name": name,
+        "secret": {"secretName": secret, "defaultMode": 0o440, "items": [{"key": key, "path": key}]},
+    }
+
+
+def _packed(package: Path) -> bytes:
+    """Return the files of a package as an archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path in package_files(package):
+            archive.add(path.resolve(), path.relative_to(package.parent).as_posix(), recursive=False)
+    return buffer.getvalue()
