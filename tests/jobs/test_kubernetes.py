@@ -225,7 +225,7 @@ def test_lines_are_complete_although_the_cluster_breaks_off(on_cluster: Jobs, fa
     for number in (20, 60, 100):
         on_cluster.wait_for_line("cut", "chief-0", f"line {pid} {number}")
         fake.control(cut=True)
-    fake.control(fail_secs=1.0)
+    fake.control(fails_until=time.time() + 1.0)
     (on_cluster.folder / "enough").touch()
     assert on_cluster.wait("cut") == "SUCCEEDED"
     for role in ("chief-0", "worker-0", "evaluator-0"):
@@ -310,12 +310,12 @@ def test_a_job_that_somebody_deletes_has_failed_and_can_be_resumed(on_cluster: J
 def test_what_the_cluster_would_not_take_is_refused(
     on_cluster: Jobs, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake.control(forbid=[{"verb": "create", "resource": "jobs"}])
+    fake.control(forbid=[["create", "jobs"]])
     assert refused(on_cluster) == (
         'Kubernetes says: jobs.batch is forbidden: User "tester" cannot create resource "jobs" in API group "batch" in '
         'the namespace "default".'
     )
-    fake.control(reset=True, forbid=[{"verb": "get", "resource": "pods/log"}])
+    fake.control(reset=True, forbid=[["get", "pods/log"]])
     assert refused(on_cluster).startswith("you may not get pods/log in the namespace default; ask for that right")
     fake.control(reset=True, expired=True)
     assert "does not accept the login: it has expired" in refused(on_cluster)
