@@ -52,7 +52,7 @@ class Refusal(Exception):
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
-        self.status = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+        self.status: Thing = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
 
 
 @dataclass(eq=False)
@@ -270,7 +270,7 @@ class Cluster:
             return True
         _condition(pod, "PodScheduled")
         pod["spec"]["nodeName"] = "node-1"
-        image = container["image"]
+        image = str(container["image"])
         state: Thing = {"waiting": {"reason": "PodInitializing"}}
         if waits := image.startswith(tuple(self.faults["unpullable"])):
             said = (
