@@ -322,7 +322,7 @@ def test_machines_of_the_roles_become_options_of_sbatch() -> None:
         interpreter="/usr/bin/python3",
         settings={"kind": "slurm", "account": "us", "nodes": 2, "options": ["--exclusive"]},
     )
-    plan = Slurm().plan(spec, "/home/me/jobs/sized")
+    plan = Slurm().plan(spec, "/home/me/jobs/sized", Path("trainer"))
     begins = "sbatch --job-name=sized --ntasks=3 --cpus-per-task=4 --gpus-per-task=2 --mem-per-cpu=3584M "
     assert plan.startswith(begins)
     assert plan.endswith(

@@ -64,6 +64,7 @@ class GradientComputation:
         whole = training.whole_step()
         self._lookups = self._lookups if len(self._lookups) == len(whole.tables) else [0] * len(whole.tables)
         self._embeddings = [update.table for update in whole.tables]
+        self._has_blocks = any(table.weight.is_meta for table in self._embeddings)
         self.step = self._make_step(Layout.of([None] * len(whole.dense), [None] * len(whole.tables)))
         self._runner: StepRunner = EagerRunner(self.step)
         self._compute_fast: Callable[[int], float] | None = None
@@ -86,6 +87,8 @@ class GradientComputation:
 
     def place(self, rows: Sequence[UniqueRows]) -> None:
         """Write the places of the rows that a batch looks up into the blocks of tables on parameter servers."""
+        if not self._has_blocks:
+            return
         needed = [len(one.ids) if one.places is not None else 0 for one in rows]
         if any(more > most for more, most in zip(needed, self._lookups, strict=True)):
             larger = map(max, zip(self._lookups, needed, strict=True))

@@ -26,7 +26,6 @@ from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.jobs.targets import layout_of, settings_of, tasks_of
 from torch_estimator.kubernetes_objects import label
 from torch_estimator.launch.layout import command_of, environ_of
-from torch_estimator.parameter_server.encryption import KEY_FILE
 
 JOB, ROLE, CREATED = "torch-estimator/job", "torch-estimator/role", "torch-estimator/created"
 MAIN = "main"
@@ -355,6 +354,9 @@ class Objects:
         return command_of(task, spec.interpreter, spec.module_name, [*arguments, *job_dir])
 
     def _environ(self, task: Task, data: Mapping[str, bytes], cpus: float, began: float) -> list[Object]:
+        # This loads ZeroMQ, which most commands can do without.
+        from torch_estimator.parameter_server.encryption import KEY_FILE
+
         number = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
         secret = [
             {

@@ -29,7 +29,6 @@ from torch_estimator.kubernetes_objects import to_yaml
 from torch_estimator.launch.layout import Program
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import Start
-from torch_estimator.parameter_server.encryption import KEY_FILE
 from torch_estimator.runs.locks import FileLock
 
 _KINDS = ("JobSet", "Job", "Service", "PodDisruptionBudget", "NetworkPolicy", "Secret")
@@ -147,6 +146,8 @@ class Kubernetes(Local):
     @contextlib.contextmanager
     def start(self, job: JobDirectory, spec: JobSpec, program: Program) -> Iterator[tuple[list[str], Start]]:
         """Create the objects, unless they are there, and wait until all pods have started."""
+        from torch_estimator.parameter_server.encryption import KEY_FILE
+
         cluster = _cluster(settings_of(Settings, spec))
         objects = _objects(cluster, spec, job.url)
         _, secrets = without_secrets(program.arguments, spec.secret_arguments)
@@ -234,7 +235,7 @@ def _why(cluster: Cluster, pods: Pods, role: Role) -> str:
     if pods.trouble:
         return pods.trouble.rstrip(".")
     found = pods.of(role.name)
-    if ended := role.end():
+    if not found and (ended := role.end()):
         raise ClusterError(f"{role.name} cannot start: {ended}")
     if found and (said := trouble_of(found[-1])):
         return said
