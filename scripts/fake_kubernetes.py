@@ -344,12 +344,12 @@ class Cluster:
         places: dict[str, str] = {}
         for mount in container["volumeMounts"]:
             volume, path = volumes[mount["name"]], mount["mountPath"]
-            folder = Path(path) if "persistentVolumeClaim" in volume else run.folder / volume["name"]
-            folder.mkdir(parents=True, exist_ok=True)
-            places[path] = str(folder)
+            own = Path(path) if "persistentVolumeClaim" in volume else run.folder / volume["name"]
+            own.mkdir(parents=True, exist_ok=True)
+            places[path] = str(own)
             for item in volume.get("secret", {}).get("items", []):
-                (folder / item["path"]).write_bytes(self._secret(volume["secret"]["secretName"], item["key"]))
-                (folder / item["path"]).chmod(volume["secret"]["defaultMode"])
+                (own / item["path"]).write_bytes(self._secret(volume["secret"]["secretName"], item["key"]))
+                (own / item["path"]).chmod(volume["secret"]["defaultMode"])
 
         def moved(text: str, *kept: str) -> str:
             paths = "|".join(map(re.escape, sorted(places.keys() - kept, key=len, reverse=True)))
@@ -368,7 +368,9 @@ class Cluster:
         environ["PATH"] = f"{Path(sys.executable).parent}:{os.defpath}"
         environ["PYTHONPATH"] = ":".join(filter(None, [environ.get("PYTHONPATH"), str(_ROOT)]))
         command = [_expanded(moved(word, "/tmp", "/dev/shm"), environ) for word in container["command"]]
-        return command, environ, moved(container.get("workingDir", "/tmp"))
+        folder = moved(container.get("workingDir", "/tmp"))
+        os.makedirs(folder, exist_ok=True)
+        return command, environ, folder
 
     def _secret(self, name: str, key: str) -> bytes:
         return base64.b64decode(self.things["secrets", name]["data"][key])
