@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.kubernetes_objects import label
+from torch_estimator.kubernetes_objects import RESTRICTED, label
 from torch_estimator.serving.options import ServingOptions
 
 Object = dict[str, Any]
@@ -186,7 +186,6 @@ class Deployed:
         threads = str(self.settings.threads or max(1, int(self.cpus) // self.settings.most_nodes))
         environ = {"HOME": "/tmp", "OMP_NUM_THREADS": threads}
         resources = {"cpu": f"{self.cpus:g}", "memory": self.memory}
-        secure = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
         container = {
             "name": "serve",
             "image": self.image,
@@ -201,7 +200,7 @@ class Deployed:
             # A busy server answers late, and its end would leave more to the others.
             "livenessProbe": self._probe("live", periodSeconds=10, failureThreshold=6),
             "resources": {"requests": resources, "limits": resources},
-            "securityContext": secure,
+            "securityContext": dict(RESTRICTED),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": mounts,
         }

@@ -24,7 +24,7 @@ from torch_estimator.jobs.kubernetes.cluster import Object
 from torch_estimator.jobs.package import package_files
 from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.jobs.targets import layout_of, settings_of, tasks_of
-from torch_estimator.kubernetes_objects import label
+from torch_estimator.kubernetes_objects import RESTRICTED, label
 from torch_estimator.launch.layout import command_of, environ_of
 
 JOB, ROLE, CREATED = "torch-estimator/job", "torch-estimator/role", "torch-estimator/created"
@@ -280,17 +280,12 @@ class Objects:
         if _KEY in data:
             volumes.append(_of_secret("key", self.name, _KEY))
             mounts.append({"name": "key", "mountPath": _KEYS, "readOnly": True})
-        secure = {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
         fetch: Object = {
             "name": "package",
             "image": settings.image,
             "command": [spec.interpreter, "-c", _FETCH, path, _PACKAGE],
             "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-            "securityContext": secure,
+            "securityContext": RESTRICTED,
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [source, package],
         }
@@ -305,7 +300,7 @@ class Objects:
                 "requests": {"cpu": f"{cpus:g}", "memory": memory, **gpus},
                 "limits": {"memory": memory, **gpus},
             },
-            "securityContext": secure,
+            "securityContext": RESTRICTED,
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [*mounts, {**package, "readOnly": True}],
             **settings.container,

@@ -96,7 +96,7 @@ class Role:
         cluster: The cluster that runs them.
         objects: The objects of the job.
         task: The role's task.
-        log: Lines that the role's log has already, without their times.
+        log: Lines that the role's log has already, each after its time.
     """
 
     def __init__(self, pods: Pods, cluster: Cluster, objects: Objects, task: Task, log: Iterable[bytes]) -> None:
@@ -218,7 +218,6 @@ class PodProcess:
     def send(self, number: int) -> None:
         """Have Kubernetes end all pods of the role. If a pod does not end even then, remove it."""
         role = self._role
-        delay = 0.0
         with contextlib.suppress(RefusedError, UnreachableError):
             if number == signal.SIGTERM:
                 kind, name = role.objects.owner(role.job_name)

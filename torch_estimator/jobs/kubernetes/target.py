@@ -88,8 +88,8 @@ class Kubernetes(Local):
         """Return the objects as YAML, without the content of the Secret."""
         objects = _objects(_cluster(settings_of(Settings, spec)), spec, url)
         found = objects.build(package, without_secrets(spec.arguments, spec.secret_arguments)[1], b"", 0.0)
-        for one in found:
-            one.update({"data": dict.fromkeys(one["data"], "")} if "data" in one else {})
+        for secret in (one for one in found if one["kind"] == "Secret"):
+            secret["data"] = dict.fromkeys(secret["data"], "")
         return to_yaml(found)
 
     def check_cancel(self, job: JobDirectory, launched: JobEvent) -> None:
