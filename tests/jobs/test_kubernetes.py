@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +26,7 @@ from torch_estimator.cli.main import main
 from torch_estimator.jobs.directory import FINAL, names
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.kubernetes.cluster import Cluster
+from torch_estimator.jobs.kubernetes.objects import LISTENS
 
 FOUR_ROLES = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--parameter-server-count", "1", "--on", "cluster")
 ROLES = ("chief-0", "worker-0", "ps-0", "evaluator-0")
@@ -401,6 +405,13 @@ def test_a_job_set_ends_with_its_roles(
         assert not fake.pods()
 
 
+def test_a_server_is_ready_once_it_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        probe = [sys.executable, "-S", "-c", LISTENS, str(listening.getsockname()[1])]
+        assert subprocess.run(probe).returncode == 0
+    assert subprocess.run(probe).returncode == 1
+
+
 def test_dry_run_prints_the_objects_and_makes_nothing(on_cluster: Jobs, fake: Fake) -> None:
     on_cluster.program("print(me)")
     given = (
@@ -420,3 +431,6 @@ def test_dry_run_prints_the_objects_and_makes_nothing(on_cluster: Jobs, fake: Fa
     kinds = [one["kind"] for one in yaml.safe_load_all(yaml.safe_load(out)["runs"])]
     assert kinds == ["Secret", "NetworkPolicy", "Service", "Job", "Job", "Job", "Job"]
     assert not fake.pods() and not (on_cluster.folder / "jobs").exists()
+    table(on_cluster, image="registry.example.com/train:1")
+    said = "warning: registry.example.com/train:1 has no digest; pods may run different builds.\n"
+    assert on_cluster.run(*given)[::2] == (0, said)

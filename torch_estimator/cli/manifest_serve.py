@@ -38,7 +38,7 @@ def add_to(targets: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the objects."""
-    from torch_estimator.kubernetes_objects import to_yaml
+    from torch_estimator.kubernetes_objects import to_yaml, warn_of_tag
     from torch_estimator.serving.manifests import Deployed
 
     rpc = [] if options.kserve else ["--grpc-port", "8500"]
@@ -57,8 +57,7 @@ def run(options: argparse.Namespace) -> None:
     if options.min_replicas is None:
         own["min_replicas"] = 0 if options.kserve else 2
     deployed = Deployed(**{**own, "settings": serve.settings_of(given), "arguments": arguments})
-    if "@sha256:" not in options.image:
-        print(f"warning: {printable(options.image)} has no digest; pods may run different builds.", file=sys.stderr)
+    warn_of_tag(options.image)
     if deployed.label != options.name:
         print(f"The objects are called {deployed.label}: Kubernetes does not allow {options.name!r}.", file=sys.stderr)
     text = to_yaml(deployed.objects())

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.kubernetes_objects import RESTRICTED, label
+from torch_estimator.kubernetes_objects import RESTRICTED, label, unprivileged
 from torch_estimator.serving.options import ServingOptions
 
 Object = dict[str, Any]
@@ -25,7 +25,7 @@ _END_SECS = 10
 _MOST_KSERVE_NAME = 47
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _MEMORY = re.compile(r"[1-9][0-9]*(\.[0-9]+)?[KMGT]i?")
-_USER = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+_USER = unprivileged(1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

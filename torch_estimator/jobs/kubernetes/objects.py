@@ -24,7 +24,7 @@ from torch_estimator.jobs.kubernetes.cluster import Object
 from torch_estimator.jobs.package import package_files
 from torch_estimator.jobs.request import with_secrets, without_secrets
 from torch_estimator.jobs.targets import layout_of, settings_of, tasks_of
-from torch_estimator.kubernetes_objects import RESTRICTED, label
+from torch_estimator.kubernetes_objects import RESTRICTED, label, unprivileged, warn_of_tag
 from torch_estimator.launch.layout import command_of, environ_of
 
 JOB, ROLE, CREATED = "torch-estimator/job", "torch-estimator/role", "torch-estimator/created"
@@ -49,6 +49,13 @@ if os.path.isdir(source):
     shutil.copytree(source, target, dirs_exist_ok=True)
 else:
     tarfile.open(source).extractall(target, filter="data")
+"""
+# Whether a process of the pod listens on a port; 0A is the state LISTEN.
+LISTENS = """\
+import glob, sys
+port = f":{int(sys.argv[1]):04X}"
+lines = [line.split() for name in glob.glob("/proc/net/tcp*") for line in open(name)]
+sys.exit(not any(line[1].endswith(port) and line[3] == "0A" for line in lines))
 """
 
 
@@ -77,6 +84,15 @@ class Settings:
     env: dict[str, str] = field(default_factory=dict)
     pod: dict[str, Any] = field(default_factory=dict)
     container: dict[str, Any] = field(default_factory=dict)
+
+    def check_image(self, target: str) -> None:
+        """Raise an InvalidValueError without an image; warn of one that may change."""
+        if not self.image:
+            raise InvalidValueError(
+                f"target {target} has no image; name in estimator.toml the one that all pods run: image = "
+                '"registry.example.com/train@sha256:…".'
+            )
+        warn_of_tag(self.image)
 
     def mounts(self, path: str) -> bool:
         """Return whether the volume has a path."""
@@ -252,12 +268,7 @@ class Objects:
         return self._object("jobset.x-k8s.io/v1alpha2", "JobSet", self.name, own)
 
     def _pod(self, task: Task, data: Mapping[str, bytes], began: float) -> Object:
-        settings, spec = self.settings, self.spec
-        type = type_of(task)
-        machine = spec.machines.get(type, Machine())
-        cpus = machine.cpus or settings.cpus
-        gpus = {"nvidia.com/gpu": str(machine.gpus)} if machine.gpus else {}
-        memory = machine.memory or settings.memory
+        settings = self.settings
         volumes: list[Object] = [
             {"name": "tmp", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
@@ -267,8 +278,6 @@ class Objects:
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
         ]
-        package: Object = {"name": "package", "mountPath": _PACKAGE}
-        source: Object
         if settings.claim:
             volumes.append({"name": "jobs", "persistentVolumeClaim": {"claimName": settings.claim}})
             mounts.append({"name": "jobs", "mountPath": settings.mount})
@@ -280,15 +289,54 @@ class Objects:
         if _KEY in data:
             volumes.append(_of_secret("key", self.name, _KEY))
             mounts.append({"name": "key", "mountPath": _KEYS, "readOnly": True})
-        fetch: Object = {
+        pod: Object = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            # Otherwise the program is process 1, which SIGTERM does not end unless it has a handler.
+            "shareProcessNamespace": True,
+            "terminationGracePeriodSeconds": settings.grace_secs,
+            "securityContext": {
+                **unprivileged(settings.user),
+                "fsGroup": settings.user,
+                "fsGroupChangePolicy": "OnRootMismatch",
+            },
+            "volumes": volumes,
+            "initContainers": [self._fetch(source, path)],
+            "containers": [self._main(task, data, began, mounts)],
+        }
+        if self.spec.is_cluster:
+            pod["subdomain"] = self.name
+        if task.type == PARAMETER_SERVER:
+            apart = {
+                "labelSelector": {"matchLabels": {JOB: self.name, ROLE: task.type}},
+                "topologyKey": "kubernetes.io/hostname",
+            }
+            pod["affinity"] = {
+                "podAntiAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+                }
+            }
+        return {**pod, **settings.pod}
+
+    def _fetch(self, source: Object, path: str) -> Object:
+        """Return the init container that copies or unpacks the package, which `source` mounts."""
+        return {
             "name": "package",
-            "image": settings.image,
-            "command": [spec.interpreter, "-c", _FETCH, path, _PACKAGE],
+            "image": self.settings.image,
+            "command": [self.spec.interpreter, "-c", _FETCH, path, _PACKAGE],
             "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
             "securityContext": RESTRICTED,
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": [source, package],
+            "volumeMounts": [source, {"name": "package", "mountPath": _PACKAGE}],
         }
+
+    def _main(self, task: Task, data: Mapping[str, bytes], began: float, mounts: Sequence[Object]) -> Object:
+        """Return the container of the program."""
+        settings, spec = self.settings, self.spec
+        machine = spec.machines.get(type_of(task), Machine())
+        cpus, memory = machine.cpus or settings.cpus, machine.memory or settings.memory
+        gpus = {"nvidia.com/gpu": str(machine.gpus)} if machine.gpus else {}
         main: Object = {
             "name": MAIN,
             "image": settings.image,
@@ -302,41 +350,15 @@ class Objects:
             },
             "securityContext": RESTRICTED,
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": [*mounts, {**package, "readOnly": True}],
-            **settings.container,
+            "volumeMounts": [*mounts, {"name": "package", "mountPath": _PACKAGE, "readOnly": True}],
         }
-        pod: Object = {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            # Otherwise the program is process 1, which SIGTERM does not end unless it has a handler.
-            "shareProcessNamespace": True,
-            "terminationGracePeriodSeconds": settings.grace_secs,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": settings.user,
-                "runAsGroup": settings.user,
-                "fsGroup": settings.user,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "volumes": volumes,
-            "initContainers": [fetch],
-            "containers": [main],
-        }
-        if spec.is_cluster:
-            pod["subdomain"] = self.name
         if task.type == PARAMETER_SERVER:
-            apart = {
-                "labelSelector": {"matchLabels": {JOB: self.name, ROLE: task.type}},
-                "topologyKey": "kubernetes.io/hostname",
+            # The budget counts servers that are ready. A connection would look like a peer without the key.
+            main["readinessProbe"] = {
+                "exec": {"command": [spec.interpreter, "-S", "-c", LISTENS, str(_PORT)]},
+                "timeoutSeconds": 10,
             }
-            pod["affinity"] = {
-                "podAntiAffinity": {
-                    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
-                }
-            }
-        return {**pod, **settings.pod}
+        return {**main, **settings.container}
 
     def _command(self, task: Task) -> list[str]:
         spec = self.spec

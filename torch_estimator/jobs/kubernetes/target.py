@@ -51,11 +51,7 @@ class Kubernetes(Local):
             raise InvalidValueError(
                 f"target {spec.target} needs the client of Kubernetes; pip install 'torch-estimator[kubernetes]'."
             )
-        if not settings.image:
-            raise InvalidValueError(
-                f"target {spec.target} has no image; name in estimator.toml the one that all pods run: image = "
-                '"registry.example.com/train@sha256:…".'
-            )
+        settings.check_image(spec.target)
         if spec.hang_secs:
             raise InvalidValueError(
                 "--hang-secs does not work on Kubernetes, as nothing looks into the pods; leave it out."
