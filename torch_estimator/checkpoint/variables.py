@@ -15,7 +15,7 @@ from torch_estimator.checkpoint.format import storable
 from torch_estimator.checkpoint.saved_tensors import saved_shape
 from torch_estimator.checkpoint.sharded_tensors import copy_saved, is_sharded
 from torch_estimator.errors import InvalidTypeError
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import Table, tables_of
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.companions import AVERAGE, companions_of, is_of_companion
 
@@ -66,7 +66,7 @@ def _is_expanded(tensor: Tensor) -> bool:
 
 def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     separator = getattr(module, "variable_separator", ".")
-    tables: dict[Tensor, Table] = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    tables: dict[Tensor, Table] = {table.weight: table for table in tables_of(module)}
     variables: dict[str, Tensor] = {}
     known: set[int] = set()
     for key, tensor in tensors.items():
@@ -169,7 +169,7 @@ _Name = str | Table
 
 def _parameter_names(module: nn.Module) -> dict[Tensor, _Name]:
     separator = getattr(module, "variable_separator", ".")
-    tables = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    tables = {table.weight: table for table in tables_of(module)}
     return {
         parameter: tables.get(parameter, name.replace(".", separator)) for name, parameter in module.named_parameters()
     }

@@ -21,7 +21,7 @@ from torch_estimator.checkpoint.variables import (
     variable_owners,
 )
 from torch_estimator.errors import CheckpointError, InvalidValueError
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import Table, tables_of
 from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
 logger = logging.getLogger("torch_estimator")
@@ -70,7 +70,7 @@ def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSet
 
 def _tables_on_servers(module: nn.Module) -> dict[str, Table]:
     """Return the tables that are on parameter servers, by the names of their variables."""
-    tables = [one for one in module.modules() if isinstance(one, Table) and one.weight.is_meta]
+    tables = [one for one in tables_of(module) if one.weight.is_meta]
     return {piece.name: table for table in tables for piece in table.pieces}
 
 

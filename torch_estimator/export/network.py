@@ -25,7 +25,7 @@ from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.dense_features import InputLayer
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.layouts import Bag, EmbeddingTableLayout, PlacedIds
-from torch_estimator.feature_column.table import Table, clip_norms
+from torch_estimator.feature_column.table import Table, clip_norms, tables_of
 from torch_estimator.feature_column.weighted_sum import LinearModel
 from torch_estimator.from_module.module_model import ColumnsThenModule
 from torch_estimator.heads.serving import Prediction
@@ -121,7 +121,7 @@ def tables_read_by_block(module: nn.Module) -> list[Table]:
     """Return the large tables of which an export reads each block once, and nothing else reads anything."""
     parts = [module] if is_canned(module) else [module.input_layer] if isinstance(module, ColumnsThenModule) else []
     owners = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
-    tables = [one for part in parts for one in part.modules() if isinstance(one, Table)]
+    tables = [one for part in parts for one in tables_of(part)]
     return [one for one in tables if one.is_in_file and owners[one.weight] == 1]
 
 

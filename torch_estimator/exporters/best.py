@@ -13,7 +13,6 @@ import numpy as np
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import (
     ExportableEstimator,
@@ -106,10 +105,8 @@ class BestExporter:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        check_settings("BestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
+        check_settings(self)
         check_exports_to_keep(self.exports_to_keep)
-        check_count(self.warmup_instances)
-        check_dtype(self.dtype)
         _check_compare_fn(self.compare_fn)
 
     def export(

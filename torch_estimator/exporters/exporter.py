@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.directory import export_names
+from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
 
 _logger = logging.getLogger(__name__)
@@ -80,18 +81,21 @@ class Exporter(Protocol):
         """
 
 
-def check_settings(kind: str, name: object, serving_input_receiver_fn: object, as_text: object) -> None:
-    """Check `name`, `serving_input_receiver_fn` and `as_text`, which are settings of every exporter in this package."""
+def check_settings(exporter: Any) -> None:
+    """Check the settings that every exporter in this package has."""
+    kind, name = type(exporter).__name__, exporter.name
     if not isinstance(name, str):
         raise InvalidTypeError(f"{kind}: name must be a string, but got {name!r}.")
     if not name or "/" in name:
         raise InvalidValueError(f"{kind}: name must be a directory's name and not empty, but got {name!r}.")
-    if serving_input_receiver_fn is None:
+    if exporter.serving_input_receiver_fn is None:
         raise InvalidValueError(
             f"{kind} {name!r}: serving_input_receiver_fn must say what the exported model takes as input, "
             "for instance te.serving_input.raw_features(columns), but got None."
         )
-    if as_text:
+    check_count(exporter.warmup_instances)
+    check_dtype(exporter.dtype)
+    if exporter.as_text:
         _logger.info(
             "%s %r: as_text has no effect: an ONNX export has no text form. 'estimator show' prints an export.",
             kind,

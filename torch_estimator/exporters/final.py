@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import ExportableEstimator, check_settings, export_as
 
@@ -48,9 +47,7 @@ class FinalExporter:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        check_settings("FinalExporter", self.name, self.serving_input_receiver_fn, self.as_text)
-        check_count(self.warmup_instances)
-        check_dtype(self.dtype)
+        check_settings(self)
 
     def export(
         self,

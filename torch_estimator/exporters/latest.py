@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch_estimator.export.recording import check_count, check_dtype
 from torch_estimator.export.warmup import MOST_INSTANCES
 from torch_estimator.exporters.exporter import (
     ExportableEstimator,
@@ -56,10 +55,8 @@ class LatestExporter:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        check_settings("LatestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
+        check_settings(self)
         check_exports_to_keep(self.exports_to_keep)
-        check_count(self.warmup_instances)
-        check_dtype(self.dtype)
 
     def export(
         self,

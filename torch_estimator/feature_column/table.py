@@ -273,6 +273,11 @@ class Table(nn.Module):
         return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
 
 
+def tables_of(module: nn.Module) -> Iterator[Table]:
+    """Yield the tables in a module."""
+    return (one for one in module.modules() if isinstance(one, Table))
+
+
 def _is_elsewhere(table: Table, what: str) -> InvalidValueError:
     """Return the error that `what` needs the rows of a table which are on parameter servers."""
     return InvalidValueError(

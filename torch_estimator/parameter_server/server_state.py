@@ -17,7 +17,7 @@ from torch_estimator.checkpoint.saved_tensors import SavedTensors
 from torch_estimator.checkpoint.writer import NotWhole
 from torch_estimator.distributed.consistency import Description, difference
 from torch_estimator.errors import CheckpointError, ClusterError
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import Table, tables_of
 from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
 from torch_estimator.parameter_server.own_initializers import made_here
 from torch_estimator.parameter_server.placement import Placement
@@ -233,30 +233,29 @@ class ServerState:
         """Send each of these servers its part of this process's parameters and optimizer state."""
         known = self._sources()
         with made_here(self._tables, known, self._training.model_dir) as made:
-            self._start_with(servers, step, known | made)
-
-    def _start_with(self, servers: Sequence[int], step: int, sources: Mapping[str, Sequence[SavedRows]]) -> None:
-        most = self._settings.max_staleness
-        files_by_name = {name: [asdict(one) for one in rows] for name, rows in sources.items()}
-        parts = {}
-        for index in servers:
-            content = {
-                "plan": self._placement.plans[index].as_json(),
-                "about": self._about(index),
-                "step": step,
-                # The global step is that of the first server, so only this server ends the training.
-                "last_step": None if index else self._training.last_step,
-                # With bounded staleness, a server holds back replies to fast workers until slow workers catch up.
-                # So every server must detect hung workers, or it would hold back those replies forever.
-                # Without bounded staleness it is enough that the first server detects and names them.
-                "silence_secs": self._settings.silence_secs if not index or most is not None else None,
-                "max_staleness": most,
-                "names": self.names,
-                "cursors": {} if index else self.cursors,
-                "sources": files_by_name,
+            sources = {name: [asdict(one) for one in rows] for name, rows in (known | made).items()}
+            parts = {
+                index: (self._content(index, step, sources), self._placement.read_state(index)) for index in servers
             }
-            parts[index] = content, self._placement.read_state(index)
-        self._client.start(parts)
+            self._client.start(parts)
+
+    def _content(self, index: int, step: int, sources: Mapping[str, object]) -> dict[str, object]:
+        most = self._settings.max_staleness
+        return {
+            "plan": self._placement.plans[index].as_json(),
+            "about": self._about(index),
+            "step": step,
+            # The global step is that of the first server, so only this server ends the training.
+            "last_step": None if index else self._training.last_step,
+            # With bounded staleness, a server holds back replies to fast workers until slow workers catch up.
+            # So every server must detect hung workers, or it would hold back those replies forever.
+            # Without bounded staleness it is enough that the first server detects and names them.
+            "silence_secs": self._settings.silence_secs if not index or most is not None else None,
+            "max_staleness": most,
+            "names": self.names,
+            "cursors": {} if index else self.cursors,
+            "sources": sources,
+        }
 
     def _sources(self) -> dict[str, list[SavedRows]]:
         """Return the files from which the servers have to read their rows of large tables, by variable and slot."""
@@ -280,7 +279,7 @@ class ServerState:
 
     @property
     def _tables(self) -> list[Table]:
-        return [one for one in self._training.model.module.modules() if isinstance(one, Table)]
+        return list(tables_of(self._training.model.module))
 
     @property
     def _large(self) -> list[LargePlan]:

@@ -142,10 +142,10 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
 
 def check_large_tables(training: Training) -> None:
     """Check that parameter servers can update each table that is on them, and name large tables that are not."""
-    from torch_estimator.feature_column.table import LARGE_BYTES, Table
+    from torch_estimator.feature_column.table import LARGE_BYTES, tables_of
 
     held = {update.table for update in training.whole_step().tables}
-    for table in (one for one in training.model.module.modules() if isinstance(one, Table)):
+    for table in tables_of(training.model.module):
         name, size = table.pieces[0].name, table.weight.nbytes
         if table.weight.is_meta and table not in held:
             raise InvalidValueError(
@@ -167,9 +167,9 @@ def _reading_of_meta(error: BaseException, training: Training) -> str | None:
 
     Return None for any other error.
     """
-    from torch_estimator.feature_column.table import Table
+    from torch_estimator.feature_column.table import tables_of
 
-    tables = [one for one in training.model.module.modules() if isinstance(one, Table) and one.weight.is_meta]
+    tables = [one for one in tables_of(training.model.module) if one.weight.is_meta]
     if not (tables and isinstance(error, RuntimeError | TypeError) and re.search(r"\bmeta\b", str(error))):
         return None
     packages = tuple(os.path.dirname(str(sys.modules[name].__file__)) + os.sep for name in ("torch", "torch_estimator"))

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import tables_of
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.companions import companions_of
 from torch_estimator.optim.gradient_accumulation import COUNT, GradientSums
@@ -26,7 +26,7 @@ Gradients = tuple[list[Tensor | None], list[SparseGrad | None]]
 
 def mask_rows(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Give the sums of tables that are updated by rows a mask of the rows with a gradient."""
-    tables = [one.weight for one in module.modules() if isinstance(one, Table)]
+    tables = [one.weight for one in tables_of(module)]
     for optimizer in optimizers:
         for sums in companions_of([optimizer]):
             if isinstance(sums, GradientSums) and isinstance(optimizer, Optimizer):

@@ -16,7 +16,7 @@ from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint
 from torch_estimator.checkpoint.format import STATE_NAME
 from torch_estimator.checkpoint.saved_tensors import SavedTensors, saved_rows
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import Table, tables_of
 from torch_estimator.optim.companions import AVERAGE
 from torch_estimator.train.mapped_memory import mapped_zeros
 
@@ -83,7 +83,7 @@ def map_tables(
     have the checkpoint's values already, and a function to call when all others have them, too, so that other models
     can share their memory.
     """
-    tables = [one for one in module.modules() if isinstance(one, Table) and one.is_in_file]
+    tables = [one for one in tables_of(module) if one.is_in_file]
     if isinstance(checkpoint.variables, SavedTensors):
         for table in stored:
             table.stored = StoredTable(table, checkpoint)

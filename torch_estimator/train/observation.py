@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import tables_of
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.summary.recorder import Summary, recording
 from torch_estimator.train.random_state import isolated
@@ -46,7 +46,7 @@ class Observer:
     def __init__(self, module: nn.Module, watched: Sequence[object] = ()) -> None:
         self._module = module
         self._modules = [module, *(one for one in watched if isinstance(one, nn.Module))]
-        self._tables = {table.weight for table in module.modules() if isinstance(table, Table)}
+        self._tables = {table.weight for table in tables_of(module)}
         # The parameters that a forward pass changes; None until the first observed pass has shown which these are.
         self._changing: list[Tensor] | None = None
         self._own_hooks = {id(hooks): set(hooks) for hooks in _hooks_of(module)}
