@@ -45,6 +45,7 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _FAULTS: Thing = {"forbid": [], "expired": False, "quota": None, "unpullable": [], "node": None, "fails_until": 0.0}
 _ENDED = ("Succeeded", "Failed")
 _RETRY_SECS = 0.1
+_MOST_SECS = 30.0
 
 
 class Refusal(Exception):
@@ -104,8 +105,10 @@ class Cluster:
 
     async def change(self, secs: float) -> None:
         """Wait for a change, at most for some seconds."""
+        # Before Python 3.12, wait_for loses a cancellation that comes with the change.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), secs)
+            async with asyncio.timeout(secs):
+                await self._changed.wait()
 
     def all(self, resource: str, query: Mapping[str, str] | None = None) -> list[Thing]:
         """Return the objects that a labelSelector of one label, or a fieldSelector of one field, names."""
@@ -505,7 +508,7 @@ class Fake:
 
     def control(self, **faults: object) -> list[Thing]:
         """Set faults, which `_FAULTS` names, until they are set again or `reset`; `cut` breaks all streams once."""
-        with urllib.request.urlopen(f"{self.url}/fake", json.dumps(faults).encode()) as answer:
+        with urllib.request.urlopen(f"{self.url}/fake", json.dumps(faults).encode(), _MOST_SECS) as answer:
             found: list[Thing] = json.load(answer)
         return found
 
@@ -519,8 +522,15 @@ def fake_kubernetes(folder: Path, *options: str) -> Iterator[Fake]:
     """Run a fake Kubernetes in a process of its own, which ends with its stdin."""
     command = [sys.executable, "-m", __name__, "--folder", str(folder), *options]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield Fake(folder / "kubeconfig", process.stdout.readline().strip())
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield Fake(folder / "kubeconfig", process.stdout.readline().strip())
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(_MOST_SECS)
+            finally:
+                process.kill()
 
 
 async def _serve(folder: Path, *, has_job_sets: bool) -> None:
@@ -540,10 +550,11 @@ async def _serve(folder: Path, *, has_job_sets: bool) -> None:
         tasks = [asyncio.create_task(api.serve([listening])), asyncio.create_task(cluster.control())]
         print(url, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-        await cluster.end()
+        # Otherwise it would start the killed pods again.
         tasks[1].cancel()
-        api.should_exit = api.force_exit = True
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cluster.end()
+        # From Python 3.12 on, uvicorn waits for streams that clients keep open.
+        os._exit(0)
 
 
 if __name__ == "__main__":
