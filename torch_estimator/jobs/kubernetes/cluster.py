@@ -154,16 +154,11 @@ class Cluster:
         return f"{prefix}/namespaces/{self.namespace}/{plural}{'/' if name else ''}{name}"
 
     def _lines(self, path: str, query: Mapping[str, str], read_secs: float | None) -> Iterator[bytes]:
-        from urllib3.exceptions import HTTPError
-
         with self._answer("GET", path, query, None, read_secs) as answer:
             rest = b""
-            try:
-                for chunk in answer.stream(None, decode_content=False):
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    yield from lines
-            except HTTPError as error:
-                raise UnreachableError(f"{self._configuration.host} has ended an answer: {error}.") from error
+            for chunk in answer.stream(None, decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
 
     def _request(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None
@@ -205,6 +200,8 @@ class Cluster:
                     f"Kubernetes says: {_message(answer.read())}.", answer.status
                 )
             yield answer
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"{host} has ended an answer: {error}.") from error
         finally:
             answer.close()
 

@@ -130,15 +130,18 @@ class Role:
             for pod in self._undone():
                 return pod
             if time.monotonic() > look_at:
-                with contextlib.suppress(UnreachableError):
-                    if self.end():
-                        return None
+                if self.end():
+                    return None
                 look_at = time.monotonic() + _LOOK_SECS
             self.pods.wait(_LOOK_SECS)
 
     def end(self) -> str:
-        """Return why Kubernetes starts no pod of the role again, in a sentence; an empty text if it does."""
-        job = self.cluster.find("Job", self.job_name)
+        """Return why Kubernetes starts no pod of the role again, in a sentence; an empty text if it does, or may."""
+        try:
+            job = self.cluster.find("Job", self.job_name)
+        except (RefusedError, UnreachableError):
+            # It may answer again later.
+            return ""
         if job is None or "deletionTimestamp" in job["metadata"]:
             return f"the Job {self.job_name} was deleted."
         failed = next((one for one in _conditions(job) if one["type"] in ("Failed", "FailureTarget")), None)
@@ -259,8 +262,7 @@ class PodProcess:
             self._note(said)
             break
         else:
-            with contextlib.suppress(RefusedError, UnreachableError):
-                self._note(role.end())
+            self._note(role.end())
         self._on_exit(status)
 
 

@@ -19,7 +19,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, ended_here, role_of
-from torch_estimator.jobs.kubernetes.cluster import Cluster, MissingError, Object, RefusedError, TakenError
+from torch_estimator.jobs.kubernetes.cluster import Cluster, MissingError, Object, TakenError
 from torch_estimator.jobs.kubernetes.objects import CREATED, Objects, Settings
 from torch_estimator.jobs.kubernetes.pods import PodProcess, Pods, Role, has_started, trouble_of
 from torch_estimator.jobs.logs import LogReader
@@ -215,14 +215,14 @@ def _wait_for_pods(job: JobDirectory, spec: JobSpec, cluster: Cluster, pods: Pod
             return
         secs = time.monotonic() - began
         why = "" if secs < _QUIET_SECS else _why(cluster, pods, roles[waiting[0]])
+        if why and why != said:
+            said = why
+            job.add("waiting", "QUEUED", role=waiting[0], reason=f"{waiting[0]} waits: {why}.")
         if is_limited and secs > settings.start_secs:
             raise ClusterError(
                 f"{waiting[0]} has not started within {settings.start_secs:g} s, which start_secs of target "
                 f"{spec.target} allows: {why or 'Kubernetes does not say why'}."
             )
-        if why and why != said:
-            said = why
-            job.add("waiting", "QUEUED", role=waiting[0], reason=f"{waiting[0]} waits: {why}.")
         pods.wait(0.1 if secs < _QUIET_SECS else 1.0)
 
 
@@ -238,7 +238,7 @@ def _why(cluster: Cluster, pods: Pods, role: Role) -> str:
     name = found[-1]["metadata"]["name"] if found else role.job_name
     try:
         events = cluster.list("Event", fieldSelector=f"involvedObject.name={name}")["items"]
-    except RefusedError:
+    except ClusterError:
         return ""
     return next((str(one["message"]) for one in reversed(events) if one.get("type") == "Warning"), "")
 
