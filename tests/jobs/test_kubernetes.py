@@ -100,6 +100,11 @@ def wait_for_process(jobs: Jobs, role: str) -> int:
     return processes(jobs, role)[0]
 
 
+def roles_of(jobs: Jobs, name: str, kind: str) -> list[str]:
+    """Return the roles that events of a kind name, in that order."""
+    return [event.role for event in jobs.directory(name).events() if event.kind == kind]
+
+
 def check_lines(jobs: Jobs, name: str, role: str) -> None:
     """See that the log of a role has each line of each of its processes once, and in order."""
     lines = [line.split() for line in jobs.log(name, role).splitlines() if line.startswith(("line ", "last "))]
@@ -135,16 +140,19 @@ def test_roles_run_in_pods_that_know_each_other(on_cluster: Jobs, fake: Fake) ->
 def test_a_role_that_was_killed_is_started_again_alone(on_cluster: Jobs) -> None:
     on_cluster.program(COUNTING)
     on_cluster.submit("struck", *FOUR_ROLES)
+    # A pod that was replaced before the launcher follows the roles counts as their start.
+    wait_until(lambda: len(roles_of(on_cluster, "struck", "started")) == 4)
     before = {role: wait_for_process(on_cluster, role) for role in ("chief-0", "worker-0", "evaluator-0")}
     os.kill(before["worker-0"], signal.SIGKILL)
     wait_until(lambda: processes(on_cluster, "worker-0") not in ([], [before["worker-0"]]))
     wait_for_process(on_cluster, "worker-0")
     assert processes(on_cluster, "chief-0") == [before["chief-0"]]
     assert processes(on_cluster, "evaluator-0") == [before["evaluator-0"]]
+    # A worker is not started again once the chief has finished.
+    wait_until(lambda: roles_of(on_cluster, "struck", "restarted") != [])
     (on_cluster.folder / "enough").touch()
     assert on_cluster.wait("struck") == "SUCCEEDED"
-    restarted = [event.role for event in on_cluster.directory("struck").events() if event.kind == "restarted"]
-    assert restarted == ["worker-0"]
+    assert roles_of(on_cluster, "struck", "restarted") == ["worker-0"]
     for role in before:
         check_lines(on_cluster, "struck", role)
 
@@ -280,9 +288,9 @@ def test_why_a_pod_does_not_start_is_said(on_cluster: Jobs, fake: Fake, fault: d
     table(on_cluster, "start_secs = 6")
     fake.control(**fault)
     on_cluster.submit("waits", "--on", "cluster")
-    wait_until(lambda: said in on_cluster.describe("waits")["reason"])
-    assert on_cluster.describe("waits")["state"] == "QUEUED"
     assert on_cluster.wait("waits") == "FAILED"
+    waiting = [event for event in on_cluster.directory("waits").events() if event.kind == "waiting"]
+    assert waiting[-1].state == "QUEUED" and said in waiting[-1].reason
     reason = on_cluster.describe("waits")["reason"]
     assert reason.startswith("chief-0 has not started within 6 s") and said in reason
 
@@ -396,9 +404,11 @@ def test_a_job_set_ends_with_its_roles(
         table(jobs)
         jobs.program(COUNTING)
         jobs.submit("set", *FOUR_ROLES)
+        wait_until(lambda: len(roles_of(jobs, "set", "started")) == 4)
         first = wait_for_process(jobs, "worker-0")
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: processes(jobs, "worker-0") not in ([], [first]))
+        wait_until(lambda: roles_of(jobs, "set", "restarted") != [])
         (jobs.folder / "enough").touch()
         assert jobs.wait("set") == "SUCCEEDED"
         check_lines(jobs, "set", "worker-0")
@@ -410,6 +420,19 @@ def test_a_server_is_ready_once_it_listens() -> None:
         probe = [sys.executable, "-S", "-c", LISTENS, str(listening.getsockname()[1])]
         assert subprocess.run(probe).returncode == 0
     assert subprocess.run(probe).returncode == 1
+
+
+def test_a_cluster_ends_although_its_pods_run(
+    jobs: Jobs, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_kubernetes(tmp_path_factory.mktemp("kubernetes")) as fake:
+        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig))
+        table(jobs)
+        jobs.program(COUNTING)
+        # Its launcher keeps streams open.
+        jobs.submit("endless", *FOUR_ROLES)
+        pids = [wait_for_process(jobs, role) for role in ("chief-0", "worker-0", "evaluator-0")]
+    assert not any(map(is_running, pids))
 
 
 def test_dry_run_prints_the_objects_and_makes_nothing(on_cluster: Jobs, fake: Fake) -> None:
