@@ -6,14 +6,13 @@ everything can be listed, watched and deleted. A test orders faults by `Fake.con
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
+import collections
 import contextlib
 import copy
 import json
 import os
-import random
 import re
 import secrets
 import signal
@@ -21,19 +20,22 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import urllib.request
-import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from torch_estimator.launch.layout import free_ports
 
 Thing = dict[str, Any]
 
@@ -41,262 +43,280 @@ _ROOT = Path(__file__).resolve().parents[1]
 _PATH = re.compile(r"/apis?(?:/([\w.-]+))?/v\w+/(?:namespaces/default/)?(\w+)(?:/([\w.-]+))?(?:/(\w+))?")
 _ADDRESS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+):(\d+)")
 _INDEX, _JOB = "batch.kubernetes.io/job-completion-index", "batch.kubernetes.io/job-name"
+_SET = "jobset.sigs.k8s.io/jobset-name"
+# What is deleted with an object, and the label that names it there.
+_OWNED = {"jobs": [("pods", _JOB)], "jobsets": [("jobs", _SET), ("services", _SET)]}
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-_FAULTS: Thing = {"forbid": [], "expired": False, "quota": None, "unpullable": [], "node": None, "fails_until": 0.0}
+_FAULTS: Thing = {"forbid": [], "expired": False, "quota": None, "unpullable": [], "node": {}, "fails_until": 0.0}
 _ENDED = ("Succeeded", "Failed")
-_RETRY_SECS = 0.1
-_MOST_SECS = 30.0
-
-
-class Refusal(Exception):
-    """An answer that is a Status."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status: Thing = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+# Everything looks so often for what is new.
+_LOOK_SECS = 0.02
+_KILL_SECS, _MOST_SECS = 2.0, 30.0
+_MOST_LINE = 2**24
 
 
 @dataclass(eq=False)
 class Run:
-    """What this machine has of a pod. The lines of its main container have their times."""
+    """What this machine has of a pod. The lines of its main container begin with their times."""
 
     folder: Path
-    lines: list[tuple[str, bytes]] = field(default_factory=list)
-    is_complete: bool = False
+    lines: list[bytes] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
     process: asyncio.subprocess.Process | None = None
-    is_stopped: bool = False
+    stop: int = 0
+    has_ended: bool = False
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the first process, SIGKILL to all."""
+    def send(self, number: int) -> None:
+        """Have the pod end: signal its first process, or all by SIGKILL, as soon as there is one."""
+        self.stop = number
         with contextlib.suppress(ProcessLookupError):
             if self.process is not None:
                 (os.killpg if number == signal.SIGKILL else os.kill)(self.process.pid, number)
 
 
-def _time(ahead: float = 0.0) -> str:
-    return datetime.fromtimestamp(time.time() + ahead, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _time(ahead: float = 0.0, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
+    return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime(form)
 
 
-def _condition(thing: Thing, kind: str, status: bool = True, reason: str = "", message: str = "") -> None:
-    known = thing["status"].setdefault("conditions", [])
-    known[:] = [one for one in known if one["type"] != kind]
-    known.append({"type": kind, "status": str(status), "reason": reason, "message": message})
+def _condition(thing: Thing, kind: str, reason: str = "", message: str = "", *, holds: bool = True) -> None:
+    known = [one for one in thing["status"].get("conditions", []) if one["type"] != kind]
+    own = {"type": kind, "status": str(holds), "reason": reason, "message": message}
+    thing["status"]["conditions"] = [*known, own]
 
 
 def _has(thing: Thing, *kinds: str) -> bool:
     return any(one["type"] in kinds and one["status"] == "True" for one in thing["status"].get("conditions", []))
 
 
+def _matches(thing: Thing, query: Mapping[str, str]) -> bool:
+    """Return whether a labelSelector of one label, or the name of a fieldSelector, is that of an object."""
+    key, _, value = query.get("labelSelector", "").partition("=")
+    about = query.get("fieldSelector", "").removeprefix("involvedObject.name=")
+    is_about = not about or thing.get("involvedObject", {}).get("name") == about
+    return is_about and (not key or thing["metadata"].get("labels", {}).get(key) == value)
+
+
+def _index(pod: Thing) -> int:
+    return int(pod["metadata"]["annotations"][_INDEX])
+
+
 class Cluster:
     """All objects of one namespace, what happens to them, and the processes of the pods."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, token: str, *, has_job_sets: bool) -> None:
+        self.folder, self._token, self._has_job_sets = folder, token, has_job_sets
         self.things: dict[tuple[str, str], Thing] = {}
         self.history: list[tuple[str, str, Thing]] = []
         self.faults = copy.deepcopy(_FAULTS)
         self.runs: dict[str, Run] = {}
         self.cuts = 0
-        self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._ports: dict[str, int] = {}
-        # Of each job: the indexes that are done, failures of each, when each may start again, pods that were counted.
-        self._records: dict[str, tuple[set[int], dict[int, int], dict[int, float], set[str]]] = {}
 
-    async def change(self, secs: float) -> None:
-        """Wait for a change, at most for some seconds."""
-        # Before Python 3.12, wait_for loses a cancellation that comes with the change.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(secs):
-                await self._changed.wait()
+    def all(self, resource: str, **query: str) -> list[Thing]:
+        """Return the objects that a selector names."""
+        return [thing for (kind, _), thing in self.things.items() if kind == resource and _matches(thing, query)]
 
-    def all(self, resource: str, query: Mapping[str, str] | None = None) -> list[Thing]:
-        """Return the objects that a labelSelector of one label, or a fieldSelector of one field, names."""
-        query = query or {}
-        found = [thing for (kind, _), thing in self.things.items() if kind == resource]
-        key, _, value = query.get("labelSelector", "").partition("=")
-        about = query.get("fieldSelector", "").removeprefix("involvedObject.name=")
-        labelled = [one for one in found if not key or one["metadata"].get("labels", {}).get(key) == value]
-        return [one for one in labelled if not about or one.get("involvedObject", {}).get("name") == about]
-
-    def put(self, resource: str, thing: Thing, what: str = "MODIFIED") -> Thing:
+    def put(self, resource: str, thing: Thing, what: str = "MODIFIED") -> None:
         """Keep an object that is new or has changed."""
         thing["metadata"]["resourceVersion"] = str(len(self.history) + 1)
+        self.things[resource, thing["metadata"]["name"]] = thing
         if what == "DELETED":
-            self.things.pop((resource, thing["metadata"]["name"]))
-        else:
-            self.things[resource, thing["metadata"]["name"]] = thing
+            del self.things[resource, thing["metadata"]["name"]]
         self.history.append((resource, what, copy.deepcopy(thing)))
-        self._changed.set()
-        self._changed = asyncio.Event()
-        return thing
 
     def create(self, resource: str, thing: Thing, *, is_dry: bool = False) -> Thing:
-        """Create an object; raise a Refusal."""
-        meta = thing["metadata"]
+        """Create an object; raise an HTTPException if that cannot be."""
+        meta, pods = thing["metadata"], len(self.all("pods"))
         name = meta.setdefault("name", meta.get("generateName", "") + secrets.token_hex(3)[:5])
         if resource in ("jobs", "services", "jobsets") and not _NAME.fullmatch(name):
-            raise Refusal(422, "Invalid", f'{resource} "{name}" is invalid: metadata.name: Invalid value: "{name}"')
+            raise HTTPException(422, f'{resource} "{name}" is invalid: metadata.name: Invalid value: "{name}"')
         if (resource, name) in self.things:
-            raise Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
+            raise HTTPException(409, f'{resource} "{name}" already exists')
         quota = self.faults["quota"]
-        if resource == "pods" and quota is not None and len(self.all("pods")) >= quota:
-            used = f"requested: pods=1, used: pods={len(self.all('pods'))}, limited: pods={quota}"
-            raise Refusal(403, "Forbidden", f'pods "{name}" is forbidden: exceeded quota: pods, {used}')
+        if resource == "pods" and quota is not None and pods >= quota:
+            raise HTTPException(403, f'pods "{name}" is forbidden: exceeded quota: pods, used: {pods}')
         if is_dry:
             return thing
-        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": _time()}
+        meta |= {"uid": secrets.token_hex(16), "creationTimestamp": _time()}
         thing["status"] = {"phase": "Pending"} if resource == "pods" else {}
         self.put(resource, thing, "ADDED")
         if resource == "pods":
-            self.runs[name] = Run(self.folder / "pods" / name)
-            task = asyncio.create_task(self._run(thing, self.runs[name]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            run = self.runs[name] = Run(self.folder / "pods" / name)
+            run.task = asyncio.create_task(self._run(thing, run))
+        elif resource == "jobsets":
+            self._expand(thing)
         return thing
 
     def delete(self, resource: str, name: str, grace: float | None = None) -> None:
         """Delete an object and what it owns; a pod that runs gets SIGTERM first."""
         thing = self.things[resource, name]
-        owned = {"jobs": ("pods", f"{_JOB}={name}"), "jobsets": ("jobs", f"jobset={name}")}.get(resource)
-        if resource != "pods" or thing["status"]["phase"] in _ENDED:
-            self.put(resource, thing, "DELETED")
-            for one in self.all(owned[0], {"labelSelector": owned[1]}) if owned else []:
-                self.delete(owned[0], one["metadata"]["name"])  # type: ignore[index]
-            self.runs.pop(name, None) if resource == "pods" else None
+        if resource == "pods" and thing["status"]["phase"] not in _ENDED:
+            secs = thing["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
+            thing["metadata"]["deletionTimestamp"] = _time(secs)
+            self.put("pods", thing)
+            self.runs[name].send(signal.SIGTERM)
+            asyncio.get_running_loop().call_later(secs, self.runs[name].send, signal.SIGKILL)
             return
-        run, secs = self.runs[name], thing["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
-        thing["metadata"]["deletionTimestamp"] = _time(secs)
-        self.put("pods", thing)
-        run.signal(signal.SIGTERM)
-        run.is_stopped = True
-        asyncio.get_running_loop().call_later(secs, run.signal, signal.SIGKILL)
+        self.put(resource, thing, "DELETED")
+        if resource == "pods":
+            del self.runs[name]
+        for kind, key in _OWNED.get(resource, []):
+            for one in self.all(kind, labelSelector=f"{key}={name}"):
+                self.delete(kind, one["metadata"]["name"])
 
-    def event(self, about: Thing, message: str) -> None:
-        """Add a Warning about an object, once."""
-        name = about["metadata"]["name"]
-        if not any(one["message"] == message for one in self.all("events", {"fieldSelector": name})):
-            meta = {"name": f"{name}.{secrets.token_hex(4)}"}
-            known = {"metadata": meta, "type": "Warning", "message": message, "involvedObject": {"name": name}}
-            self.create("events", known)
+    async def answer(self, request: Request) -> Response:
+        faults, query = self.faults, dict(request.query_params)
+        body = json.loads(await request.body() or b"{}")
+        if request.url.path == "/fake":
+            self.cuts += body.pop("cut", False)
+            self.faults = {**(copy.deepcopy(_FAULTS) if body.pop("reset", False) else faults), **body}
+            return JSONResponse(self.all("pods"))
+        if time.time() < faults["fails_until"]:
+            raise HTTPException(500, "Internal error occurred: etcdserver: request timed out")
+        if faults["expired"] or request.headers.get("authorization") != f"Bearer {self._token}":
+            raise HTTPException(401, "Unauthorized")
+        parsed = _PATH.fullmatch(request.url.path)
+        group, resource, name, part = parsed.groups(default="") if parsed else ("", "", "", "")
+        if not resource or (group.startswith("jobset.") and not self._has_job_sets):
+            raise HTTPException(404, "the server could not find the requested resource")
+        verb = {"GET": "get" if name else "list", "POST": "create", "DELETE": "delete"}[request.method]
+        if resource == "selfsubjectaccessreviews":
+            asked = body["spec"]["resourceAttributes"]
+            target = "/".join(filter(None, [asked["resource"], asked["subresource"]]))
+            return JSONResponse({"status": {"allowed": [asked["verb"], target] not in faults["forbid"]}})
+        if [verb, resource] in faults["forbid"]:
+            what = f'cannot {verb} resource "{resource}" in API group "{group}" in the namespace "default"'
+            raise HTTPException(403, f'{f"{resource}.{group}".rstrip(".")} is forbidden: User "tester" {what}')
+        if name and (resource, name) not in self.things:
+            raise HTTPException(404, f'{resource} "{name}" not found')
+        if part == "log":
+            return StreamingResponse(self._log(self.runs[name]))
+        if part == "eviction":
+            message = "Eviction API: evicting"
+            _condition(self.things["pods", name], "DisruptionTarget", "EvictionByEvictionAPI", message)
+            self.delete("pods", name)
+        elif verb == "create":
+            return JSONResponse(self.create(resource, body, is_dry="dryRun" in query), 201)
+        elif verb == "delete":
+            self.delete(resource, name, body.get("gracePeriodSeconds"))
+        elif "watch" in query:
+            return StreamingResponse(self._watch(resource, query))
+        elif name:
+            return JSONResponse(self.things[resource, name])
+        else:
+            version = {"resourceVersion": str(len(self.history))}
+            return JSONResponse({"metadata": version, "items": self.all(resource, **query)})
+        return JSONResponse({})
+
+    async def _log(self, run: Run) -> AsyncIterator[bytes]:
+        at, cuts, is_complete = 0, self.cuts, False
+        while not is_complete:
+            is_complete, new = run.has_ended, run.lines[at:]
+            at += len(new)
+            yield b"".join(new)
+            if cuts != self.cuts:
+                raise ConnectionAbortedError
+            await asyncio.sleep(_LOOK_SECS)
+
+    async def _watch(self, resource: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        at, cuts = int(query["resourceVersion"]), self.cuts
+        ends = time.monotonic() + float(query["timeoutSeconds"])
+        while time.monotonic() < ends and cuts == self.cuts:
+            new, at = self.history[at:], len(self.history)
+            for kind, what, thing in new:
+                if kind == resource and _matches(thing, query):
+                    yield json.dumps({"type": what, "object": thing}).encode() + b"\n"
+            await asyncio.sleep(_LOOK_SECS)
 
     async def control(self) -> None:
-        """Start the pods of jobs, and the jobs of jobsets."""
+        """Start and end the pods of jobs."""
         while True:
-            for one in self.all("jobsets"):
-                self._sync_set(one)
             for one in self.all("jobs"):
                 if not _has(one, "Complete", "Failed"):
                     self._sync(one)
-            await self.change(0.05)
+            await asyncio.sleep(_LOOK_SECS)
 
-    def _sync_set(self, found: Thing) -> None:
-        name, spec, policy = found["metadata"]["name"], found["spec"], found["spec"]["successPolicy"]
-        jobs = {f"{name}-{one['name']}-0": one for one in spec["replicatedJobs"]}
-        if not _has(found, "Created", "Completed", "Failed"):
-            _condition(found, "Created")
-            network = {"clusterIP": "None", "publishNotReadyAddresses": spec["network"]["publishNotReadyAddresses"]}
-            self.create("services", {"metadata": {"name": spec["network"]["subdomain"]}, "spec": network})
-            for child, one in jobs.items():
-                job = copy.deepcopy(one["template"])
-                job["metadata"] |= {"name": child, "labels": {**job["metadata"]["labels"], "jobset": name}}
-                self.create("jobs", job)
-        there = {child: self.things.get(("jobs", child)) for child in jobs}
-        failed = any(job is not None and _has(job, "Failed") for job in there.values())
-        targets = [there[f"{name}-{one}-0"] for one in policy["targetReplicatedJobs"]]
-        if failed or all(job is not None and _has(job, "Complete") for job in targets):
-            if not _has(found, "Completed", "Failed"):
-                _condition(found, "Failed" if failed else "Completed")
-                self.put("jobsets", found)
-            for child, job in there.items():
-                if job is not None and not _has(job, "Complete", "Failed"):
-                    self.delete("jobs", child)
+    def _expand(self, found: Thing) -> None:
+        """Create the service and the jobs of a job set."""
+        spec, own = found["spec"], {_SET: found["metadata"]["name"]}
+        network = {"clusterIP": "None", **spec["network"]}
+        self.create("services", {"metadata": {"name": network["subdomain"], "labels": own}, "spec": network})
+        for part in spec["replicatedJobs"]:
+            job = copy.deepcopy(part["template"])
+            job["metadata"]["name"] = f"{own[_SET]}-{part['name']}-0"
+            job["metadata"]["labels"] |= own
+            self.create("jobs", job)
 
     def _sync(self, job: Thing) -> None:
-        name, spec = job["metadata"]["name"], job["spec"]
-        done, failures, ready, counted = self._records.setdefault(job["metadata"]["uid"], (set(), {}, {}, set()))
-        pods = self.all("pods", {"labelSelector": f"{_JOB}={name}"})
-        for pod in [one for one in pods if one["status"]["phase"] in _ENDED and one["metadata"]["uid"] not in counted]:
-            index = int(pod["metadata"]["annotations"][_INDEX])
-            counted.add(pod["metadata"]["uid"])
-            if pod["status"]["phase"] == "Succeeded":
-                done.add(index)
-            elif (action := _action(spec, pod)) == "FailJob":
-                _condition(job, "FailureTarget", True, "PodFailurePolicy", "a container failed with exit code 2")
-            elif action == "Count":
-                failures[index] = failures.get(index, 0) + 1
-                ready[index] = time.time() + _RETRY_SECS * 2 ** (failures[index] - 1)
+        spec = job["spec"]
+        pods = self.all("pods", labelSelector=f"{_JOB}={job['metadata']['name']}")
         active = [pod for pod in pods if pod["status"]["phase"] not in _ENDED]
-        if sum(count > spec["backoffLimitPerIndex"] for count in failures.values()) > spec["maxFailedIndexes"]:
+        done = {_index(pod) for pod in pods if pod["status"]["phase"] == "Succeeded"}
+        actions = [(pod, _action(spec, pod)) for pod in pods if pod["status"]["phase"] == "Failed"]
+        failures = collections.Counter(_index(pod) for pod, action in actions if action == "Count")
+        if any(action == "FailJob" for _, action in actions):
+            _condition(job, "FailureTarget", "PodFailurePolicy", "a container failed with exit code 2")
+        elif sum(count > spec["backoffLimitPerIndex"] for count in failures.values()) > spec["maxFailedIndexes"]:
             why = "Job has exceeded the specified maximal number of failed indexes"
-            _condition(job, "FailureTarget", True, "MaxFailedIndexesExceeded", why)
+            _condition(job, "FailureTarget", "MaxFailedIndexesExceeded", why)
         if _has(job, "FailureTarget"):
             for pod in [one for one in active if "deletionTimestamp" not in one["metadata"]]:
                 self.delete("pods", pod["metadata"]["name"])
-        if not active and (len(done) == spec["completions"] or _has(job, "FailureTarget")):
-            last = next((one for one in job["status"].get("conditions", [])), {"reason": "", "message": ""})
-            _condition(
-                job, "Failed" if _has(job, "FailureTarget") else "Complete", True, last["reason"], last["message"]
-            )
+            if not active:
+                why = job["status"]["conditions"][0]
+                _condition(job, "Failed", why["reason"], why["message"])
+                self.put("jobs", job)
+        elif len(done) == spec["completions"]:
+            _condition(job, "Complete")
             self.put("jobs", job)
-            return
-        taken = {int(pod["metadata"]["annotations"][_INDEX]) for pod in active} | done
-        for index in set() if _has(job, "FailureTarget") else set(range(spec["completions"])) - taken:
-            if time.time() >= ready.get(index, 0.0):
-                self._start(job, index, ready)
+        else:
+            for index in set(range(spec["completions"])) - done - {_index(pod) for pod in active}:
+                self._start(job, index)
 
-    def _start(self, job: Thing, index: int, ready: dict[int, float]) -> None:
+    def _start(self, job: Thing, index: int) -> None:
         name, pod = job["metadata"]["name"], copy.deepcopy(job["spec"]["template"])
-        pod["metadata"] |= {"generateName": f"{name}-{index}-"}
+        pod["metadata"]["generateName"] = f"{name}-{index}-"
         pod["metadata"]["labels"] |= {_JOB: name, _INDEX: str(index)}
         pod["metadata"].setdefault("annotations", {})[_INDEX] = str(index)
-        pod["spec"]["hostname"] = f"{name}-{index}"
         try:
             self.create("pods", pod)
-        except Refusal as refusal:
-            ready[index] = time.time() + 0.5
-            self.event(job, f"Error creating: {refusal}")
+        except HTTPException as refusal:
+            # The message names another pod each time, and the first one is enough.
+            meta, said = {"name": f"{name}.{job['metadata']['uid']}"}, f"Error creating: {refusal.detail}"
+            if ("events", meta["name"]) not in self.things:
+                about = {"name": name}
+                self.create("events", {"metadata": meta, "type": "Warning", "message": said, "involvedObject": about})
 
     def _waits(self, pod: Thing) -> bool:
         """Say in a pod why it cannot start yet, if it cannot."""
-        node, container = self.faults["node"], pod["spec"]["containers"][0]
-        if node is not None and any(
-            float(container["resources"]["requests"].get(key, 0)) > amount for key, amount in node.items()
-        ):
-            _condition(
-                pod,
-                "PodScheduled",
-                False,
-                "Unschedulable",
-                f"0/3 nodes are available: 3 Insufficient {next(iter(node))}.",
-            )
+        container = pod["spec"]["containers"][0]
+        image, requests = str(container["image"]), container["resources"]["requests"]
+        if lacks := [key for key, most in self.faults["node"].items() if float(requests.get(key, 0)) > most]:
+            said = f"0/3 nodes are available: 3 Insufficient {lacks[0]}."
+            _condition(pod, "PodScheduled", "Unschedulable", said, holds=False)
             return True
         _condition(pod, "PodScheduled")
         pod["spec"]["nodeName"] = "node-1"
-        image = str(container["image"])
-        state: Thing = {"waiting": {"reason": "PodInitializing"}}
+        waiting = {"reason": "PodInitializing"}
         if waits := image.startswith(tuple(self.faults["unpullable"])):
-            said = (
-                f'Back-off pulling image "{image}": ErrImagePull: failed to pull and unpack image "{image}": not found'
-            )
-            state = {"waiting": {"reason": "ImagePullBackOff", "message": said}}
-        pod["status"]["containerStatuses"] = [{"name": container["name"], "image": image, "state": state}]
+            said = f'failed to pull and unpack image "{image}": not found'
+            waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}": {said}'}
+        status = {"name": container["name"], "image": image, "state": {"waiting": waiting}}
+        pod["status"]["containerStatuses"] = [status]
         return waits
 
     async def _run(self, pod: Thing, run: Run) -> None:
-        code = 1
-        while self._waits(pod) and not run.is_stopped:
+        code, spec = 1, pod["spec"]
+        while self._waits(pod) and not run.stop:
             self.put("pods", pod)
-            await self.change(1.0)
-        kinds = [("initContainerStatuses", one) for one in pod["spec"].get("initContainers", [])]
-        for kind, one in [*kinds, ("containerStatuses", pod["spec"]["containers"][0])]:
-            if run.is_stopped:
-                break
-            code = await self._run_container(pod, run, kind, one)
+            await asyncio.sleep(10 * _LOOK_SECS)
+        first = [("initContainerStatuses", one) for one in spec.get("initContainers", [])]
+        for kind, one in [*first, ("containerStatuses", spec["containers"][0])]:
+            code = 1 if run.stop else await self._run_container(pod, run, kind, one)
             if code:
                 break
         pod["status"]["phase"] = "Failed" if code else "Succeeded"
-        run.is_complete = True
+        run.has_ended = True
         self.put("pods", pod)
         if "deletionTimestamp" in pod["metadata"]:
             self.delete("pods", pod["metadata"]["name"])
@@ -311,69 +331,58 @@ class Cluster:
         os.close(end)
         pod["status"] |= {kind: [status], **({"phase": "Running"} if kind == "containerStatuses" else {})}
         self.put("pods", pod)
-        own: list[tuple[str, bytes]] = run.lines if kind == "containerStatuses" else []
-        reader = asyncio.create_task(self._read(output, own))
-        if run.is_stopped:
-            run.signal(signal.SIGTERM)
+        lines: list[bytes] = run.lines if kind == "containerStatuses" else []
+        reader = asyncio.create_task(self._read(output, lines))
+        if run.stop:
+            run.send(run.stop)
         code = await run.process.wait()
         # A container ends with its first process.
-        run.signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.process.pid, signal.SIGKILL)
         run.process = None
-        await asyncio.wait([reader], timeout=2)
+        await asyncio.wait([reader], timeout=_KILL_SECS)
         code = 128 - code if code < 0 else code
-        said = b"".join(line for _, line in own[-80:]).decode(errors="replace") if code else ""
-        status["state"] = {
-            "terminated": {"exitCode": code, "reason": "Error" if code else "Completed", "message": said}
-        }
+        said = b"".join(line.partition(b" ")[2] for line in lines[-80:]).decode(errors="replace") if code else ""
+        reason = "Error" if code else "Completed"
+        status["state"] = {"terminated": {"exitCode": code, "reason": reason, "message": said}}
         return code
 
-    async def _read(self, output: int, lines: list[tuple[str, bytes]]) -> None:
-        stream, rest = asyncio.StreamReader(), b""
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(output, "rb", 0))
-        while chunk := await stream.read(2**16):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                # A time is a line's identity, so none comes twice.
-                seconds, fraction = divmod(time.time_ns(), 10**9)
-                stamp = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09}Z"
-                lines.append((stamp, line + b"\n"))
-            self._changed.set()
-            self._changed = asyncio.Event()
+    async def _read(self, output: int, lines: list[bytes]) -> None:
+        stream = asyncio.StreamReader(_MOST_LINE)
+        protocol, pipe = asyncio.StreamReaderProtocol(stream), os.fdopen(output, "rb", 0)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+        async for line in stream:
+            lines.append(f"{_time(form='%Y-%m-%dT%H:%M:%S.%fZ')} ".encode() + line)
 
     def _prepared(self, pod: Thing, run: Run, container: Thing) -> tuple[list[str], dict[str, str], str]:
-        """Return how a container is started. Its paths are replaced by those of this machine."""
-        volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
-        places: dict[str, str] = {}
+        """Return how a container is started. What is a pod's own lies in its folder, and claims are this machine's."""
+
+        def moved(text: str) -> str:
+            return re.sub("^/tmp$|/torch-estimator(?=/)", str(run.folder), text)
+
+        volumes = {one["name"]: one.get("secret", {}) for one in pod["spec"]["volumes"]}
         for mount in container["volumeMounts"]:
-            volume, path = volumes[mount["name"]], mount["mountPath"]
-            own = Path(path) if "persistentVolumeClaim" in volume else run.folder / volume["name"]
-            own.mkdir(parents=True, exist_ok=True)
-            places[path] = str(own)
-            for item in volume.get("secret", {}).get("items", []):
-                (own / item["path"]).write_bytes(self._secret(volume["secret"]["secretName"], item["key"]))
-                (own / item["path"]).chmod(volume["secret"]["defaultMode"])
-
-        def moved(text: str, *kept: str) -> str:
-            paths = "|".join(map(re.escape, sorted(places.keys() - kept, key=len, reverse=True)))
-            return re.sub(rf"(?<![\w.~/-])({paths})(?![\w.-])", lambda one: places[one[1]], text)
-
+            secret = volumes[mount["name"]]
+            for item in secret.get("items", []):
+                path = Path(moved(mount["mountPath"])) / item["path"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self._secret(secret["secretName"], item["key"]))
+                path.chmod(secret["defaultMode"])
         environ: dict[str, str] = {}
         for one in container.get("env", []):
             source = one.get("valueFrom", {})
             if "secretKeyRef" in source:
                 value = self._secret(source["secretKeyRef"]["name"], source["secretKeyRef"]["key"]).decode()
-            elif source:
-                value = pod["metadata"]["annotations"][re.findall("'(.*)'", source["fieldRef"]["fieldPath"])[0]]
+            elif "fieldRef" in source:
+                value = str(_index(pod))
             else:
                 value = _ADDRESS.sub(self._address, moved(_expanded(one["value"], environ)))
             environ[one["name"]] = value
         environ["PATH"] = f"{Path(sys.executable).parent}:{os.defpath}"
         environ["PYTHONPATH"] = ":".join(filter(None, [environ.get("PYTHONPATH"), str(_ROOT)]))
-        command = [_expanded(moved(word, "/tmp", "/dev/shm"), environ) for word in container["command"]]
         folder = moved(container.get("workingDir", "/tmp"))
         os.makedirs(folder, exist_ok=True)
-        return command, environ, folder
+        return [_expanded(moved(word), environ) for word in container["command"]], environ, folder
 
     def _secret(self, name: str, key: str) -> bytes:
         return base64.b64decode(self.things["secrets", name]["data"][key])
@@ -383,32 +392,18 @@ class Cluster:
         service = self.things.get(("services", found[2]), {"spec": {}})["spec"]
         if service.get("clusterIP") != "None" or not service.get("publishNotReadyAddresses"):
             return found[0]
-        while found[0] not in self._ports:
-            # Below those that the kernel gives to others.
-            port = random.randrange(15_000, 32_000)
-            with socket.socket() as probe, contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                self._ports[found[0]] = port
+        if found[0] not in self._ports:
+            self._ports[found[0]] = free_ports(1)[0]
         return f"127.0.0.1:{self._ports[found[0]]}"
-
-    async def end(self) -> None:
-        """Kill all pods."""
-        for run in self.runs.values():
-            run.is_stopped = True
-            run.signal(signal.SIGKILL)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2)
 
 
 def _action(spec: Thing, pod: Thing) -> str:
     """Return what the podFailurePolicy of a job says of a pod that failed."""
-    status = pod["status"]
-    states = [one["state"] for one in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]]
+    statuses = [*pod["status"].get("initContainerStatuses", []), *pod["status"].get("containerStatuses", [])]
+    exits = [one["state"]["terminated"]["exitCode"] for one in statuses if "terminated" in one["state"]]
     for rule in spec["podFailurePolicy"]["rules"]:
-        codes = rule.get("onExitCodes", {}).get("values", [])
-        if any(state.get("terminated", {}).get("exitCode") in codes for state in states):
-            return str(rule["action"])
-        if any(_has(pod, one["type"]) for one in rule.get("onPodConditions", [])):
+        codes, conditions = rule.get("onExitCodes", {}).get("values", []), rule.get("onPodConditions", [])
+        if set(codes) & set(exits) or any(_has(pod, one["type"]) for one in conditions):
             return str(rule["action"])
     return "Count"
 
@@ -416,87 +411,6 @@ def _action(spec: Thing, pod: Thing) -> str:
 def _expanded(text: str, values: Mapping[str, str]) -> str:
     """Replace $(NAME) of a known variable; $$ is a dollar."""
     return re.sub(r"\$(\$|\((\w*)\))", lambda one: "$" if one[1] == "$" else values.get(one[2], one[0]), text)
-
-
-class Server:
-    """Answers requests for the objects of a cluster."""
-
-    def __init__(self, cluster: Cluster, token: str, *, has_job_sets: bool) -> None:
-        self._cluster, self._token, self._has_job_sets = cluster, token, has_job_sets
-
-    async def answer(self, request: Request) -> Response:
-        try:
-            return await self._answer(request)
-        except Refusal as refusal:
-            return JSONResponse(refusal.status, refusal.status["code"])
-
-    async def _answer(self, request: Request) -> Response:
-        cluster, faults, query = self._cluster, self._cluster.faults, dict(request.query_params)
-        body = json.loads(await request.body() or b"{}")
-        if request.url.path == "/fake":
-            cluster.cuts += body.pop("cut", False)
-            cluster.faults = {**(copy.deepcopy(_FAULTS) if body.pop("reset", False) else faults), **body}
-            return JSONResponse(cluster.all("pods"))
-        if time.time() < faults["fails_until"]:
-            raise Refusal(500, "InternalError", "Internal error occurred: etcdserver: request timed out")
-        if faults["expired"] or request.headers.get("authorization") != f"Bearer {self._token}":
-            raise Refusal(401, "Unauthorized", "Unauthorized")
-        parsed = _PATH.fullmatch(request.url.path)
-        group, resource, name, part = parsed.groups(default="") if parsed else ("", "", "", "")
-        if not resource or (group == "jobset.x-k8s.io" and not self._has_job_sets):
-            raise Refusal(404, "NotFound", "the server could not find the requested resource")
-        verb = {"GET": "get" if name else "list", "POST": "create", "DELETE": "delete"}[request.method]
-        if resource == "selfsubjectaccessreviews":
-            asked = body["spec"]["resourceAttributes"]
-            target = "/".join(filter(None, [asked["resource"], asked["subresource"]]))
-            return JSONResponse({"status": {"allowed": [asked["verb"], target] not in faults["forbid"]}})
-        if [verb, resource] in faults["forbid"]:
-            what = (
-                f'User "tester" cannot {verb} resource "{resource}" in API group "{group}" in the namespace "default"'
-            )
-            raise Refusal(403, "Forbidden", f"{f'{resource}.{group}'.rstrip('.')} is forbidden: {what}")
-        if name and (resource, name) not in cluster.things:
-            raise Refusal(404, "NotFound", f'{resource} "{name}" not found')
-        if part == "log":
-            return StreamingResponse(self._log(cluster.runs[name]))
-        if part == "eviction":
-            message = "Eviction API: evicting"
-            _condition(cluster.things["pods", name], "DisruptionTarget", True, "EvictionByEvictionAPI", message)
-            cluster.delete("pods", name)
-            return JSONResponse({})
-        if verb == "create":
-            return JSONResponse(cluster.create(resource, body, is_dry="dryRun" in query), 201)
-        if verb == "delete":
-            cluster.delete(resource, name, body.get("gracePeriodSeconds"))
-            return JSONResponse({})
-        if "watch" in query:
-            return StreamingResponse(self._watch(resource, query))
-        if name:
-            return JSONResponse(cluster.things[resource, name])
-        version = {"resourceVersion": str(len(cluster.history))}
-        return JSONResponse({"metadata": version, "items": cluster.all(resource, query)})
-
-    async def _log(self, run: Run) -> AsyncIterator[bytes]:
-        at, cuts = 0, self._cluster.cuts
-        while at < len(run.lines) or not run.is_complete:
-            for stamp, line in run.lines[at : at + 1000]:
-                yield f"{stamp} ".encode() + line
-                at += 1
-            if cuts != self._cluster.cuts:
-                raise ConnectionAbortedError
-            if at == len(run.lines) and not run.is_complete:
-                await self._cluster.change(1.0)
-
-    async def _watch(self, resource: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        cluster, at, cuts = self._cluster, int(query["resourceVersion"]), self._cluster.cuts
-        key, _, value = query.get("labelSelector", "").partition("=")
-        ends = time.monotonic() + float(query["timeoutSeconds"])
-        while time.monotonic() < ends and cuts == cluster.cuts:
-            for kind, what, thing in cluster.history[at:]:
-                at += 1
-                if kind == resource and thing["metadata"].get("labels", {}).get(key) == value:
-                    yield json.dumps({"type": what, "object": thing}).encode() + b"\n"
-            await cluster.change(1.0)
 
 
 @dataclass(frozen=True)
@@ -519,8 +433,8 @@ class Fake:
 
 @contextlib.contextmanager
 def fake_kubernetes(folder: Path, *options: str) -> Iterator[Fake]:
-    """Run a fake Kubernetes in a process of its own, which ends with its stdin."""
-    command = [sys.executable, "-m", __name__, "--folder", str(folder), *options]
+    """Run a fake Kubernetes, with --jobset one that has JobSets, in a process that ends with its stdin."""
+    command = [sys.executable, "-m", __name__, str(folder), *options]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -533,33 +447,36 @@ def fake_kubernetes(folder: Path, *options: str) -> Iterator[Fake]:
                 process.kill()
 
 
-async def _serve(folder: Path, *, has_job_sets: bool) -> None:
-    cluster, token = Cluster(folder), secrets.token_hex(16)
-    server = Server(cluster, token, has_job_sets=has_job_sets)
-    route = Route("/{path:path}", server.answer, methods=["GET", "POST", "DELETE"])
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        config = {
-            "current-context": "fake",
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "tester"}}],
-            "clusters": [{"name": "fake", "cluster": {"server": url}}],
-            "users": [{"name": "tester", "user": {"token": token}}],
-        }
-        (folder / "kubeconfig").write_text(json.dumps(config))
-        api = uvicorn.Server(uvicorn.Config(Starlette(routes=[route]), log_level="critical", lifespan="off"))
-        tasks = [asyncio.create_task(api.serve([listening])), asyncio.create_task(cluster.control())]
-        print(url, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-        # Otherwise it would start the killed pods again.
-        tasks[1].cancel()
-        await cluster.end()
-        # From Python 3.12 on, uvicorn waits for streams that clients keep open.
-        os._exit(0)
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = {"kind": "Status", "status": "Failure", "code": error.status_code, "message": error.detail}
+    return JSONResponse(status, error.status_code)
+
+
+async def _serve(folder: Path, *options: str) -> None:
+    token = secrets.token_hex(16)
+    cluster = Cluster(folder, token, has_job_sets="--jobset" in options)
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    parts = {"context": {"cluster": "fake", "user": "fake"}, "cluster": {"server": url}, "user": {"token": token}}
+    config = {f"{kind}s": [{"name": "fake", kind: part}] for kind, part in parts.items()}
+    (folder / "kubeconfig").write_text(json.dumps({"current-context": "fake", **config}))
+    route = Route("/{path:path}", cluster.answer, methods=["GET", "POST", "DELETE"])
+    app = Starlette(routes=[route], exception_handlers={HTTPException: _refused})
+    api = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+    works = (cluster.control(), api.serve([listening]), asyncio.to_thread(sys.stdin.read))
+    tasks = [asyncio.create_task(work) for work in works]
+    print(url, flush=True)
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks[0].cancel()
+    for run in cluster.runs.values():
+        run.send(signal.SIGKILL)
+    await asyncio.wait([tasks[0], *(run.task for run in cluster.runs.values() if run.task)], timeout=_KILL_SECS)
+    for error in filter(None, (task.exception() for task in done)):
+        traceback.print_exception(error)
+    # From Python 3.12 on, uvicorn waits for streams that clients keep open.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A fake Kubernetes, until its stdin is closed.")
-    parser.add_argument("--folder", type=Path, required=True, help="for kubeconfig and what pods have on disk")
-    parser.add_argument("--jobset", action="store_true", help="have JobSets")
-    options = parser.parse_args()
-    asyncio.run(_serve(options.folder, has_job_sets=options.jobset))
+    asyncio.run(_serve(Path(sys.argv[1]), *sys.argv[2:]))
