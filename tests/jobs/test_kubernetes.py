@@ -415,6 +415,29 @@ def test_a_job_set_ends_with_its_roles(
         assert not fake.pods()
 
 
+def test_the_end_of_the_servers_of_a_job_set_leaves_an_evaluator_at_work(
+    jobs: Jobs, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_kubernetes(tmp_path_factory.mktemp("kubernetes"), "--jobset") as fake:
+        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig))
+        table(jobs)
+        jobs.program("""
+        (here / f"{me}.{os.getpid()}").touch()
+        if me == "evaluator-0":
+            wait_for("go")
+            print("evaluated", end="")
+        """)
+        jobs.submit("set", *FOUR_ROLES)
+        evaluator = wait_for_process(jobs, "evaluator-0")
+        wait_until(lambda: {"chief-0", "worker-0"} <= {*roles_of(jobs, "set", "exited")})
+        # Time for a deletion to reach it.
+        time.sleep(1)
+        assert is_running(evaluator)
+        (jobs.folder / "go").touch()
+        assert jobs.wait("set") == "SUCCEEDED"
+        assert "evaluated" in jobs.log("set", "evaluator-0")
+
+
 def test_a_server_is_ready_once_it_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         probe = [sys.executable, "-S", "-c", LISTENS, str(listening.getsockname()[1])]

@@ -159,6 +159,8 @@ class Cluster:
             for chunk in answer.stream(None, decode_content=False):
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
+            if rest:
+                yield rest
 
     def _request(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None

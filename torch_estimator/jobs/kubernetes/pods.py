@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from torch_estimator.cluster.task import Task
+from torch_estimator.cluster.task import PARAMETER_SERVER, Task
 from torch_estimator.errors import RESTART_ME
 from torch_estimator.jobs.directory import role_of
 from torch_estimator.jobs.kubernetes.cluster import Cluster, MissingError, Object, RefusedError, UnreachableError
@@ -50,6 +50,14 @@ class Pods:
             found = [pod for pod in self._pods.values() if _role(pod) == role]
         # The times are in whole seconds. A pod is replaced when it has ended.
         return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], not has_ended(pod)))
+
+    def others_run(self) -> bool:
+        """Return whether a pod runs that is no parameter server."""
+        with self.changed:
+            return any(
+                pod["metadata"]["labels"].get(ROLE) != PARAMETER_SERVER and not has_ended(pod)
+                for pod in self._pods.values()
+            )
 
     def now(self, pod: Object) -> Object:
         """Return a pod as it is now, or was when it was deleted."""
@@ -102,6 +110,7 @@ class Role:
     def __init__(self, pods: Pods, cluster: Cluster, objects: Objects, task: Task, log: Iterable[bytes]) -> None:
         self.pods, self.cluster, self.objects = pods, cluster, objects
         self.name = role_of(task)
+        self.is_server = task.type == PARAMETER_SERVER
         self.job_name = objects.job_name(type_of(task))
         # The name of each pod that the log has lines of, and the times of the last of them; the others are complete.
         self._seen: dict[str, list[str]] = {}
@@ -221,10 +230,13 @@ class PodProcess:
     def send(self, number: int) -> None:
         """Have Kubernetes end all pods of the role. If a pod does not end even then, remove it."""
         role = self._role
+        if role.objects.is_job_set and role.is_server:
+            # A JobSet ends as a whole, and an evaluator may still be at work.
+            threading.Thread(target=self._end_last, name=f"end {role.name}", daemon=True).start()
+            return
         with contextlib.suppress(RefusedError, UnreachableError):
             if number == signal.SIGTERM:
-                kind, name = role.objects.owner(role.job_name)
-                role.cluster.delete(kind, name)
+                role.cluster.delete(*role.objects.owner(role.job_name))
             elif self._pod is not None:
                 ends = role.pods.now(self._pod)["metadata"].get("deletionTimestamp")
                 delay = max(0.0, _seconds(ends) - time.time()) if ends else 0.0
@@ -235,6 +247,13 @@ class PodProcess:
     def _note(self, text: str) -> None:
         if text:
             self._write(f"{time_text()} {text}".encode(), True)
+
+    def _end_last(self) -> None:
+        role = self._role
+        while role.pods.others_run():
+            role.pods.wait(_RETRY_SECS)
+        with contextlib.suppress(RefusedError, UnreachableError):
+            role.cluster.delete(*role.objects.owner(role.job_name))
 
     def _remove(self) -> None:
         assert self._pod is not None
