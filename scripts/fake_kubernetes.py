@@ -40,7 +40,7 @@ from torch_estimator.launch.layout import free_ports
 Thing = dict[str, Any]
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PATH = re.compile(r"/apis?(?:/([\w.-]+))?/v\w+/(?:namespaces/default/)?(\w+)(?:/([\w.-]+))?(?:/(\w+))?")
+_PATH = re.compile(r"/apis?(?:/([\w.-]+))?/v\w+(?:/namespaces/default)?(?:/(\w+)(?:/([\w.-]+))?(?:/(\w+))?)?")
 _ADDRESS = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+):(\d+)")
 _INDEX, _JOB = "batch.kubernetes.io/job-completion-index", "batch.kubernetes.io/job-name"
 _SET = "jobset.sigs.k8s.io/jobset-name"
@@ -176,9 +176,11 @@ class Cluster:
         if faults["expired"] or request.headers.get("authorization") != f"Bearer {self._token}":
             raise HTTPException(401, "Unauthorized")
         parsed = _PATH.fullmatch(request.url.path)
-        group, resource, name, part = parsed.groups(default="") if parsed else ("", "", "", "")
-        if not resource or (group.startswith("jobset.") and not self._has_job_sets):
+        if not parsed or (parsed[1] == "jobset.x-k8s.io" and not self._has_job_sets):
             raise HTTPException(404, "the server could not find the requested resource")
+        group, resource, name, part = parsed.groups(default="")
+        if not resource:
+            return JSONResponse({"kind": "APIResourceList"})
         verb = {"GET": "get" if name else "list", "POST": "create", "DELETE": "delete"}[request.method]
         if resource == "selfsubjectaccessreviews":
             asked = body["spec"]["resourceAttributes"]

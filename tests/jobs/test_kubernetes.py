@@ -405,6 +405,8 @@ def test_a_job_set_ends_with_its_roles(
         jobs.program(COUNTING)
         jobs.submit("set", *FOUR_ROLES)
         wait_until(lambda: len(roles_of(jobs, "set", "started")) == 4)
+        # The child of a JobSet has a name of its own.
+        assert sum(pod.startswith("set-worker-0-0-") for pod in fake.pods()) == 1
         first = wait_for_process(jobs, "worker-0")
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: processes(jobs, "worker-0") not in ([], [first]))
