@@ -276,7 +276,8 @@ def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
             latest = Path(str(te.latest_checkpoint(job)))
             afterwards = partial(train_nothing, shape, job, environ)
             if not said["ends"]:
-                raise SideError("The chief took no step after the job went on.")
+                told = [one for one in (folder / "resume.log").read_text().splitlines() if "[launcher]" in one]
+                raise SideError("The chief took no step after the job went on:\n" + "\n".join(told))
             result |= {"resume_s": said["ends"][0][1] - began, "steps": checkpoint_step(latest.name)}
             result["evaluate_s"] = afterwards("evaluate")["secs"]
             # In turns, as the pace of a disk drifts.
