@@ -231,7 +231,7 @@ te.train_and_evaluate(
 """
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_trials_that_are_clusters_pause_and_go_on(jobs: Jobs, is_killed: bool) -> None:
     jobs.program(CLUSTER)
     (jobs.folder / "hp.yaml").write_text(
