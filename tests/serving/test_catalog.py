@@ -447,15 +447,14 @@ def test_a_load_that_lasts_holds_back_no_other_model(
     catalog = Catalog(LIMITS, threads=1, poll_secs=0.01, slow_secs=0.05)
     for name in ("held", "other"):
         catalog.add(name, DirectorySource(str(base)), VersionPolicy())
-    catalog.refresh()
-    assert catalog.state("other").default is not None
+    # On a busy machine the other one is slow, too.
+    wait_until(lambda: catalog.refresh() or catalog.state("other").default is not None)
     assert catalog.state("held").default is None
     assert not catalog.is_ready
     (state,) = set(catalog.state("held").states.values()) - {("END", "")}
     assert state[0] == "LOADING" and re.fullmatch(r"it has been loading for \d+ s", state[1])
     catalog.refresh()
-    (said,) = [one for one in caplog.messages if "has been loading" in one]
-    assert said.startswith("Model held has been loading version ")
+    assert len([one for one in caplog.messages if one.startswith("Model held has been loading version ")]) == 1
     held.released.set()
     wait_until(lambda: catalog.refresh() or catalog.is_ready)
     assert {state for state, _ in catalog.state("held").states.values()} <= {"AVAILABLE", "END"}
