@@ -347,7 +347,7 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
           - name: census
             path: runs/census
             policy: latest(2)
-          - {name: other, path: runs/other, policy: 3}
+          - {name: other, path: runs/other, policy: 3, labels: {stable: 2}}
           - name: third
         registry: runs/registry
         max_batch: 128
@@ -360,7 +360,7 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
     assert options == ServingOptions(
         models=(
             ServedModel(name="census", path="runs/census", policy=VersionPolicy(latest=2)),
-            ServedModel(name="other", path="runs/other", policy=VersionPolicy(specific=(3,))),
+            ServedModel(name="other", path="runs/other", policy=VersionPolicy(specific=(3,)), labels={"stable": 2}),
             ServedModel(name="third"),
         ),
         registry="runs/registry",
@@ -376,7 +376,7 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("port: 1\nmax_bach: 2", "line 2 has the unknown key 'max_bach'; the keys are models, registry, "),
-        ("models:\n- name: a\n  dir: b", "line 3 has the unknown key 'dir'; the keys are name, path, policy."),
+        ("models:\n- name: a\n  dir: b", "line 3 has the unknown key 'dir'; the keys are name, path, policy, labels."),
         ("port: 1\nport: 2", "line 2 has the key 'port' a second time; remove one of them."),
         ("port: many", "line 1: port must be a whole number, but got 'many'."),
         ("port: true", "line 1: port must be a whole number, but got True."),
@@ -389,6 +389,10 @@ def test_settings_come_from_a_yaml_file(tmp_path: Path) -> None:
         ("models:\n- name: a/b", "line 2: the model name 'a/b' may have letters, "),
         ("models:\n- name: a\n  policy: new", "line 3: 'new' is no version policy"),
         ("models:\n- name: a\n  policy: [1]", "line 3: policy must be such as latest(2), all or 1,3, but got [1]."),
+        ("models:\n- name: a\n  labels: new", "line 3: labels must be such as {stable: 3}, but got 'new'."),
+        ("models:\n- name: a\n  labels: {new: old}", "line 3: labels must be such as {stable: 3}, but got "),
+        ("models:\n- {name: a, path: b, labels: {a/b: 1}}", "line 2: the label 'a/b' may have letters, "),
+        ("models:\n- {name: a, labels: {b: 1}}", "line 2: the labels of the model 'a' are in its registry: use "),
         ("- a", "line 1 must have keys and values, but has ['a']."),
         ("? [a]\n: b", "is not YAML: "),
         ("a: [", "is not YAML: "),

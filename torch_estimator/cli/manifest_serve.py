@@ -39,6 +39,7 @@ def add_to(targets: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the objects."""
     from torch_estimator.kubernetes_objects import to_yaml, warn_of_tag
+    from torch_estimator.serving.config import settings_of
     from torch_estimator.serving.manifests import Deployed
 
     rpc = [] if options.kserve else ["--grpc-port", "8500"]
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     own = {name: value for name, value in vars(options).items() if name in Deployed.__dataclass_fields__}
     if options.min_replicas is None:
         own["min_replicas"] = 0 if options.kserve else 2
-    deployed = Deployed(**{**own, "settings": serve.settings_of(given), "arguments": arguments})
+    deployed = Deployed(**{**own, "settings": settings_of(vars(given)), "arguments": arguments})
     warn_of_tag(options.image)
     if deployed.label != options.name:
         print(f"The objects are called {deployed.label}: Kubernetes does not allow {options.name!r}.", file=sys.stderr)

@@ -6,15 +6,12 @@ import argparse
 import os
 import signal
 import sys
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_estimator.cli.registry_options import ENVIRONMENT
 from torch_estimator.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from torch_estimator.serving.options import ServedModel, ServingOptions, VersionPolicy
-
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _NUMBERS = (
@@ -44,7 +41,11 @@ def add_to(commands: Commands) -> None:
         "its models, and then only those that are named; may be repeated",
     )
     parser.add_argument("--registry", metavar="DIR", help=f"serve all models of this registry; default: ${ENVIRONMENT}")
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings; those of the command line come first")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="YAML file of settings; those of the command line come first; its models are read again when it changes",
+    )
     parser.add_argument(
         "--versions", default="latest", metavar="POLICY", help="latest, latest(N), all, or versions such as 1,3"
     )
@@ -78,10 +79,11 @@ def run(options: argparse.Namespace) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InvalidValueError("serving needs more packages: pip install 'torch-estimator[serve]'.") from error
+    from torch_estimator.serving.reload import Command
     from torch_estimator.serving.worker import serve
     from torch_estimator.web.connection import listen
 
-    settings = settings_of(options)
+    command, settings = Command.read({**vars(options), "default_registry": os.environ.get(ENVIRONMENT)})
     # uvicorn raises SIGTERM once more when it has answered everything, which would be reported as a failure.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     reserved = None
@@ -101,40 +103,20 @@ def run(options: argparse.Namespace) -> None:
     where = f"Serving {names} at {scheme}://{address}{rpc}"
     if settings.follows_load or settings.workers > 1:
         from torch_estimator.serving.access_log import AccessLog
-        from torch_estimator.serving.catalog import sources
+        from torch_estimator.serving.catalog import checked_sources
         from torch_estimator.serving.nodes import run_in_parent
 
         # With no process at first, a wrong directory would otherwise be noticed by the first request.
-        sources(settings.models, settings.registry)
+        checked_sources(settings.models, settings.registry)
         AccessLog(settings.access_log).close()
         least, most = settings.least_nodes, settings.most_nodes
         count = f"{most}" if least == most else f"{least} to {most}"
-        run_in_parent(settings, listener, f"{where} with {count} processes (Ctrl-C ends it).")
-    serve(settings, listener, lambda: print(f"{where} (Ctrl-C ends it).", flush=True))
-
-
-def settings_of(options: argparse.Namespace) -> ServingOptions:
-    """Return the settings of the command line, and of the file that it names."""
-    from torch_estimator.serving.config import read_config
-    from torch_estimator.serving.options import ServingOptions, VersionPolicy
-
-    policy = VersionPolicy.parse(options.versions)
-    values: dict[str, Any] = {} if options.config is None else read_config(options.config)
-    for field in fields(ServingOptions):
-        # Options have the names of the settings, and are None unless they are given.
-        given = getattr(options, field.name, None)
-        if given is not None:
-            values[field.name] = given
-    models = (*values.get("models", ()), *(_model(text, policy) for text in options.model))
-    if not models and values.get("registry") is None:
-        values["registry"] = os.environ.get(ENVIRONMENT)
-    return ServingOptions(**{"policy": policy, **values, "models": models})
-
-
-def _model(text: str, policy: VersionPolicy) -> ServedModel:
-    from torch_estimator.serving.options import ServedModel
-
-    name, separator, path = text.partition("=")
-    if not name or (separator and not path):
-        raise InvalidValueError(f"--model takes NAME=DIR, such as census=runs/census/export/census, but got {text!r}.")
-    return ServedModel(name=name, path=path or None, policy=policy)
+        run_in_parent(settings, command, listener, f"{where} with {count} processes (Ctrl-C ends it).")
+    watch = command.watch(settings.poll_secs)
+    watch.wake_on_sighup()
+    serve(
+        settings,
+        listener,
+        lambda: print(f"{where} (Ctrl-C ends it).", flush=True),
+        follow=lambda service: watch.start(lambda: command.apply_again(service)),
+    )

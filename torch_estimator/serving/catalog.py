@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -235,13 +235,24 @@ class _Model:
     """A model: where its versions are found, what is loaded, and what is being loaded.
 
     A server is not ready without a model that `is_expected`. The server that follows a registry expects a model there
-    once it has a version.
+    once it has a version, and a model that `is_added` while it serves others once a version of it is loaded: a large or
+    a broken one must not take the server from its clients.
     """
 
-    def __init__(self, source: Source, policy: VersionPolicy, *, is_expected: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        policy: VersionPolicy,
+        labels: Mapping[str, int],
+        *,
+        is_expected: bool = False,
+        is_added: bool = False,
+    ) -> None:
         self.source = source
         self.policy = policy
+        self.labels = labels
         self.is_expected = is_expected
+        self.is_added = is_added
         self.lacks_versions = False
         self.state = ModelState()
         self.problem = ""
@@ -307,13 +318,39 @@ class Catalog:
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="versions", daemon=True)
 
-    def add(self, name: str, source: Source, policy: VersionPolicy) -> None:
+    def add(self, name: str, source: Source, policy: VersionPolicy, labels: Mapping[str, int] | None = None) -> None:
         """Serve another model. Its versions are loaded by the next `refresh`."""
-        self._set_models({**self._models, name: _Model(source, policy, is_expected=True)})
+        self._set_models({**self._models, name: _Model(source, policy, labels or {}, is_expected=True)})
 
     def follow(self, registry: Registry, policy: VersionPolicy) -> None:
         """Serve all models of a registry, also those that are created later."""
         self._registry, self._registry_policy = registry, policy
+
+    def replace(
+        self, named: Sequence[tuple[ServedModel, Source]], registry: Registry | None, policy: VersionPolicy
+    ) -> None:
+        """Serve these models from now on, and all of a registry's if there is one, with the policy.
+
+        What answers is unloaded once what is wanted instead is loaded. A model that is not named any more is unknown at
+        once; its running requests are answered, and the last of them frees its memory.
+        """
+        with self._looking:
+            before = self._models
+            models = {model.name: _renewed(before.get(model.name), model, source) for model, source in named}
+            for name, one in before.items():
+                is_of_registry = registry is not None and one.source.where == files.join(registry.url, name)
+                if name not in models and is_of_registry:
+                    one.policy = policy
+                    models[name] = one
+            self._registry, self._registry_policy, self._discovered = registry, policy, float("-inf")
+            for name in models.keys() - before.keys():
+                logger.info("Model %s is served.", name)
+            for name in before.keys() - models.keys():
+                logger.info("Model %s is no longer served.", name)
+                for load in before[name].loads.values():
+                    load.cancel()
+            self._set_models(models)
+        self._wake.set()
 
     def start(self) -> None:
         """Load what is there, then look for changes in the background."""
@@ -434,7 +471,7 @@ class Catalog:
         for name in names:
             if name not in models:
                 logger.info("Model %s is served.", name)
-                models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy, is_expected=False)
+                models[name] = _Model(RegistrySource(self._registry, name), self._registry_policy, {})
         for name in gone:
             logger.info("Model %s is gone from the registry.", name)
             del models[name]
@@ -445,12 +482,13 @@ class Catalog:
         found, before = self._find(name, model), model.state
         if found is None:
             return
+        found = replace(found, labels={**found.labels, **model.labels})
         now = time.monotonic()
         # Take these first: which version is chosen depends on those that have failed.
         versions = {**before.versions, **self._take_loaded(name, model, found)}
         chosen = {*_chosen(model, found), found.default, *found.labels.values()}
         wanted = sorted(number for number in chosen if number is not None and number in found.versions)
-        model.is_expected = model.is_expected or bool(found.versions)
+        model.is_expected = model.is_expected or bool(before.versions if model.is_added else found.versions)
         if not wanted and not model.lacks_versions:
             there = ", ".join(map(str, sorted(found.versions))) or "none"
             logger.warning(
@@ -466,7 +504,9 @@ class Catalog:
         for number in wanted:
             failure = model.failures.get(number)
             is_due = failure is None or now >= failure.retry_at
-            if number not in versions and number not in model.loads and is_due:
+            # A changed path may hold the same numbers.
+            is_loaded = number in versions and versions[number].directory == found.versions[number]
+            if not is_loaded and number not in model.loads and is_due:
                 load = self._loader.submit(partial(self._load, name, number, found.versions[number]))
                 model.loads[number] = load
                 load.add_done_callback(lambda done: self._wake.set())
@@ -573,22 +613,36 @@ def _chosen(model: _Model, found: Found) -> list[int]:
     return chosen
 
 
-def sources(models: tuple[ServedModel, ...], registry: str | None) -> dict[str, tuple[Source, VersionPolicy]]:
-    """Return where to find the versions of models that are named one by one.
+def _renewed(before: _Model | None, model: ServedModel, source: Source) -> _Model:
+    """Return what serves a model by its settings, with the versions that are loaded."""
+    if before is None:
+        return _Model(source, model.policy, model.labels, is_added=True)
+    if source.where != before.source.where:
+        before.source, before.finding, before.failures = source, None, {}
+        before.loads = {number: load for number, load in before.loads.items() if not load.cancel()}
+    before.policy, before.labels = model.policy, model.labels
+    return before
 
-    Raise if a directory, registry or model is missing.
-    """
+
+def source_of(model: ServedModel, registry: str | None) -> Source:
+    """Return where to find the versions of a model that is named."""
+    if model.path is not None:
+        return DirectorySource(model.path)
+    assert registry is not None
+    return RegistrySource(Registry(registry), model.name)
+
+
+def checked_sources(models: Sequence[ServedModel], registry: str | None) -> list[tuple[ServedModel, Source]]:
+    """Return models that are named with their sources; raise if a directory, a registry or a model is missing."""
     if registry is not None and files.is_local(registry) and not files.exists(registry):
         raise RegistryError(f"the registry {registry} does not exist; 'estimator models create' makes one.")
-    found: dict[str, tuple[Source, VersionPolicy]] = {}
-    for model in models:
+    found = [(model, source_of(model, registry)) for model in models]
+    for model, source in found:
+        if model.path is not None and not files.exists(model.path):
+            raise ExportError(f"{model.place}the directory of model {model.name}, {model.path}, does not exist.")
         if model.path is None:
-            assert registry is not None
-            source = RegistrySource(Registry(registry), model.name)
-            source.find()
-            found[model.name] = (source, model.policy)
-        elif files.exists(model.path):
-            found[model.name] = (DirectorySource(model.path), model.policy)
-        else:
-            raise ExportError(f"the directory of model {model.name}, {model.path}, does not exist.")
+            try:
+                source.find()
+            except RegistryError as error:
+                raise RegistryError(f"{model.place}{error}") from error
     return found

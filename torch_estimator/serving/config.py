@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_estimator import files
@@ -33,8 +34,43 @@ _Made = TypeVar("_Made")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
-def read_config(path: str) -> dict[str, Any]:
-    """Return the settings in a YAML file, as arguments of `ServingOptions`; errors name the line."""
+class Settings(dict[str, Any]):
+    """Arguments of `ServingOptions`; `places` has the file and the line of each that stands in one."""
+
+    places: Mapping[str, str] = types.MappingProxyType({})
+
+
+def settings_of(options: Mapping[str, Any]) -> ServingOptions:
+    """Return the settings of a command line and of the file that its option `config` names.
+
+    The registry `default_registry` is served if neither names a model or a registry.
+    """
+    policy, path = VersionPolicy.parse(options["versions"]), options["config"]
+    values = Settings() if path is None else read_config(path)
+    # Options have the names of the settings, and are None unless they are given.
+    given = {one.name: options[one.name] for one in fields(ServingOptions) if options.get(one.name) is not None}
+    values |= given
+    models = (*values.get("models", ()), *(_named(text, policy) for text in options["model"]))
+    if not models and values.get("registry") is None:
+        values["registry"] = options.get("default_registry")
+    try:
+        return ServingOptions(**{"policy": policy, **values, "models": models})
+    except InvalidValueError as error:
+        key = str(error).split()[0]
+        if key in given or key not in values.places:
+            raise
+        raise InvalidValueError(f"{values.places[key]}: {error}") from error
+
+
+def _named(text: str, policy: VersionPolicy) -> ServedModel:
+    name, separator, path = text.partition("=")
+    if not name or (separator and not path):
+        raise InvalidValueError(f"--model takes NAME=DIR, such as census=runs/census/export/census, but got {text!r}.")
+    return ServedModel(name=name, path=path or None, policy=policy)
+
+
+def read_config(path: str) -> Settings:
+    """Return the settings in a YAML file; errors name the line."""
     try:
         import yaml
     except ImportError as error:
@@ -49,8 +85,10 @@ def read_config(path: str) -> dict[str, Any]:
         # The message of a YAMLError has several lines.
         raise InvalidValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
     if root is None:
-        return {}
-    return _fields(ServingOptions, root, content, path)
+        return Settings()
+    found = Settings(_fields(ServingOptions, root, content, path))
+    found.places = {key.value: _place(key, path) for key, _ in root.value}
+    return found
 
 
 def _fields(kind: type, node: Node, content: Any, path: str) -> dict[str, Any]:
@@ -59,6 +97,7 @@ def _fields(kind: type, node: Node, content: Any, path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InvalidValueError(f"{where} must have keys and values, but has {shortened(content)}.")
     hints = typing.get_type_hints(kind)
+    hints.pop("place", None)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key, where = key_node.value, _place(key_node, path)
@@ -79,6 +118,10 @@ def _value(hint: Any, key: str, node: Node, value: Any, path: str) -> Any:
                 f"{where}: {key} must be such as latest(2), all or 1,3, but got {shortened(value)}."
             )
         return _located(where, lambda: VersionPolicy.parse(str(value)))
+    if key == "labels":
+        if not isinstance(value, dict) or not all(type(one) is str and type(value[one]) is int for one in value):
+            raise InvalidValueError(f"{where}: labels must be such as {{stable: 3}}, but got {shortened(value)}.")
+        return value
     if key == "models":
         if not isinstance(value, list):
             raise InvalidValueError(f"{where}: models must be a list, but got {shortened(value)}.")
@@ -99,7 +142,7 @@ def _model(node: Node, content: Any, path: str) -> ServedModel:
     where = _place(node, path)
     if "name" not in values:
         raise InvalidValueError(f"{where} has a model without the key 'name'.")
-    return _located(where, lambda: ServedModel(**values))
+    return _located(where, lambda: ServedModel(**values, place=f"{where}: "))
 
 
 def _located(where: str, make: Callable[[], _Made]) -> _Made:

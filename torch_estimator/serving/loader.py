@@ -40,10 +40,12 @@ class Loader:
         """Begin the next load if all running ones are slow, or none runs; call this from time to time."""
         with self._lock:
             self._running = {future: began for future, began in self._running.items() if not future.done()}
-            if self._waiting and all(map(self.seconds_of_slow, self._running)):
+            while self._waiting and all(map(self.seconds_of_slow, self._running)):
                 future, load = self._waiting.popleft()
-                self._running[future] = time.monotonic()
-                in_thread(load, "load", future)
+                # Its model may not be served any more.
+                if future.set_running_or_notify_cancel():
+                    self._running[future] = time.monotonic()
+                    in_thread(load, "load", future)
 
     def seconds_of_slow(self, future: Future[Any]) -> float:
         """Return how long a load has run if it is slow; 0 otherwise."""

@@ -2,8 +2,8 @@
 
 The parent holds the listening socket, and every node accepts from it. With no node at all a connection waits in the
 kernel's queue, so no request is refused while a node starts. It costs little to leave the parent running: it imports
-the standard library only, and without nodes it sleeps until there is a connection. `run_in_parent` replaces the process
-of the command line, which has imported more.
+the standard library only, and without nodes it sleeps until there is a connection, or looks at the file of --config.
+`run_in_parent` replaces the process of the command line, which has imported more.
 
 A node ends in steps. It takes no more connections, answers what its connections still bring for a moment, closes them
 when they are silent, and exits. Whatever arrives meanwhile waits in the kernel's queue for another node.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -26,8 +27,10 @@ from torch_estimator.errors import INTERRUPTED
 from torch_estimator.processes.child import Child, signal_name
 from torch_estimator.processes.events import Events
 from torch_estimator.processes.restarts import Restarts
+from torch_estimator.runs.state_file import StateFile
 from torch_estimator.serving.options import ServingOptions
-from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
+from torch_estimator.serving.reload import Command, has_terminal
+from torch_estimator.serving.scoreboard import BOARD_FILE, COMMAND_FILE, SETTINGS_FILE, Scoreboard
 
 logger = logging.getLogger("torch_estimator")
 
@@ -43,7 +46,7 @@ _LONGEST_PAUSE_SECS = 30.0
 _KILL_SECS = 5.0
 
 
-def run_in_parent(options: ServingOptions, listener: socket.socket, sentence: str) -> NoReturn:
+def run_in_parent(options: ServingOptions, command: Command, listener: socket.socket, sentence: str) -> NoReturn:
     """Replace this process with the parent.
 
     It takes over the listening socket, and prints `sentence` when the server is ready.
@@ -53,10 +56,11 @@ def run_in_parent(options: ServingOptions, listener: socket.socket, sentence: st
     directory = tempfile.mkdtemp(prefix="torch-estimator-serve-")
     with open(os.path.join(directory, SETTINGS_FILE), "w", encoding="utf-8") as file:
         file.write(options.to_json())
+    StateFile(os.path.join(directory, COMMAND_FILE), Command).write(command)
     os.set_inheritable(listener.fileno(), True)
     sys.stdout.flush()
-    command = _python("torch_estimator.serving.nodes", str(listener.fileno()), directory, sentence)
-    os.execv(command[0], command)
+    program = _python("torch_estimator.serving.nodes", str(listener.fileno()), directory, sentence)
+    os.execv(program[0], program)
 
 
 def _python(module: str, *arguments: str) -> list[str]:
@@ -141,13 +145,20 @@ class _Node:
 class Parent:
     """Keeps as many nodes as the settings or the load ask for; calls `ready` once, when the server takes requests.
 
-    `directory`, which the processes share, holds the settings.
+    `directory`, which the processes share, holds the settings; they are made of `command` again when its file changes.
     """
 
     def __init__(
-        self, options: ServingOptions, listener: socket.socket, directory: str, ready: Callable[[], None]
+        self,
+        options: ServingOptions,
+        command: Command,
+        listener: socket.socket,
+        directory: str,
+        ready: Callable[[], None],
     ) -> None:
         self._options = options
+        self._watch = command.watch(options.poll_secs)
+        self._had_terminal = has_terminal()
         self._listener = listener
         self._directory = directory
         self._ready: Callable[[], None] | None = ready
@@ -175,6 +186,7 @@ class Parent:
         """
         self._listener.setblocking(False)
         with self._events.on_signals(self._handle_signal):
+            self._watch.start(self._read_again)
             self._run()
         return self._status
 
@@ -199,9 +211,12 @@ class Parent:
 
     def close(self) -> None:
         """Remove the directory."""
-        for entry in os.scandir(self._directory):
-            os.unlink(entry.path)
-        os.rmdir(self._directory)
+        # A child that reads the settings may be writing there still; it ends with this process.
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _read_again(self) -> None:
+        """Read the file of --config in a child. The thread that calls this lives longer than the child."""
+        Child(_python("torch_estimator.serving.reload", self._directory), os.environ).wait()
 
     def _active(self) -> list[_Node]:
         return [node for node in self._nodes if not node.is_ending]
@@ -349,7 +364,9 @@ class Parent:
                 os.unlink(entry.path)
 
     def _handle_signal(self, number: int) -> None:
-        if self._kill_at is None:
+        if number == signal.SIGHUP and has_terminal() == self._had_terminal:
+            self._watch.wake()
+        elif self._kill_at is None:
             logger.info("The server answers what it has, and ends; a second signal ends it at once.")
             self._end(0 if number == signal.SIGTERM else -number)
         else:
@@ -386,7 +403,10 @@ def main(arguments: list[str]) -> int:
     descriptor, directory, sentence = arguments
     with open(os.path.join(directory, SETTINGS_FILE), encoding="utf-8") as file:
         options = ServingOptions.from_json(file.read())
-    parent = Parent(options, socket.socket(fileno=int(descriptor)), directory, lambda: print(sentence, flush=True))
+    command = StateFile(os.path.join(directory, COMMAND_FILE), Command).read()
+    assert command is not None
+    listener = socket.socket(fileno=int(descriptor))
+    parent = Parent(options, command, listener, directory, lambda: print(sentence, flush=True))
     try:
         status = parent.run()
     finally:

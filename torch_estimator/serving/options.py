@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from torch_estimator.errors import InvalidValueError
@@ -60,17 +61,26 @@ class VersionPolicy:
 class ServedModel:
     """A model to serve, with its name in URLs.
 
-    `path` is a directory of numbered exports, or one export, or None for a model of the registry.
+    `path` is a directory of numbered exports, or one export, or None for a model of the registry. `labels` are names of
+    versions, which are loaded besides those of the policy. `place` is the beginning of a sentence about this model, if
+    it is in a file: the file and the line.
     """
 
     name: str
     path: str | None = None
     policy: VersionPolicy = field(default_factory=VersionPolicy)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    place: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        for kind, name in (("model name", self.name), *(("label", label) for label in self.labels)):
+            if not _NAME.fullmatch(name):
+                raise InvalidValueError(
+                    f"the {kind} {name!r} may have letters, digits, '_', '-' and '.' only; it is part of URLs."
+                )
+        if self.labels and self.path is None:
             raise InvalidValueError(
-                f"the model name {self.name!r} may have letters, digits, '_', '-' and '.' only; it is part of URLs."
+                f"the labels of the model {self.name!r} are in its registry: use 'estimator versions update'."
             )
 
 
@@ -131,10 +141,13 @@ class ServingOptions:
         names = [model.name.lower() for model in self.models]
         for model in self.models:
             if names.count(model.name.lower()) > 1:
-                raise InvalidValueError(f"the model name {model.name!r} is given twice; each model needs its own name.")
+                raise InvalidValueError(
+                    f"{model.place}the model name {model.name!r} is given twice; each model needs its own name."
+                )
             if model.path is None and self.registry is None:
                 raise InvalidValueError(
-                    f"the model {model.name!r} has no directory; give it one, or name a registry that has the model."
+                    f"{model.place}the model {model.name!r} has no directory; give it one, or name a registry that has "
+                    "the model."
                 )
 
     @property

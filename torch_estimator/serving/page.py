@@ -59,7 +59,7 @@ class _Page:
         self.site = Site(self._rules, Path(__file__).parent, home="the models")
         if options.console is not None:
             self.site.elsewhere["Console"] = options.console
-        self._models = Models(service.catalog, options)
+        self._models = Models(service)
         self._history = LoadHistory(service.metrics)
 
     # What is shown.

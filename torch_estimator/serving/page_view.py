@@ -12,9 +12,9 @@ from torch_estimator.errors import ExportError, UserError
 from torch_estimator.export.signatures import Signature
 from torch_estimator.export.warmup import WarmupInstance, read_warmup
 from torch_estimator.registry import ModelInfo, Registry, VersionInfo
-from torch_estimator.serving.catalog import Catalog, ModelState, Version
-from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.catalog import ModelState, Version
 from torch_estimator.serving.page_forms import Field, Outcome, fields_of, texts_in, type_of
+from torch_estimator.serving.service import PredictionService
 from torch_estimator.web.errors import RequestError
 
 # Versions that are listed at first; a registry may have a thousand.
@@ -112,18 +112,18 @@ class Tried:
 class Models:
     """The models of a server, for the page."""
 
-    def __init__(self, catalog: Catalog, options: ServingOptions) -> None:
-        self._catalog = catalog
-        self._registry = None if options.registry is None else Registry(options.registry)
-        self._from_directories = {model.name for model in options.models if model.path is not None}
+    def __init__(self, service: PredictionService) -> None:
+        self._service = service
+        self._catalog = service.catalog
 
     def registry_of(self, model: str) -> Registry:
         """Return the registry that a model comes from; raise a RequestError if it comes from a directory."""
-        if self._registry is None or model in self._from_directories:
+        options = self._service.options
+        if options.registry is None or any(one.name == model and one.path is not None for one in options.models):
             raise RequestError(
                 409, f"The model {model} is not served from a registry, so its newest version is the default."
             )
-        return self._registry
+        return Registry(options.registry)
 
     def name_of(self, model: str) -> str:
         """Return the name of a model in its own letters; names in URLs do not depend on case."""
@@ -217,9 +217,9 @@ class Models:
         loaded = state.versions.get(row.number)
         step = None if loaded is None else loaded.export.manifest.global_step
         manifest: VersionInfo | None = None
-        if info is not None and self._registry is not None:
+        if info is not None:
             try:
-                manifest = _manifest(self._registry.url, name, row.number)
+                manifest = _manifest(self.registry_of(name).url, name, row.number)
             except UserError:
                 # It has just been deleted, or is damaged; then show what is loaded.
                 manifest = None

@@ -14,6 +14,9 @@ from dataclasses import astuple, dataclass
 SETTINGS_FILE = "settings.json"
 """File with the settings, in the directory that the processes of one server share."""
 
+COMMAND_FILE = "command.json"
+"""File with the `torch_estimator.serving.reload.Command` in that directory."""
+
 BOARD_FILE = "scoreboard"
 """File of the `Scoreboard` in that directory."""
 

@@ -13,7 +13,7 @@ from torch_estimator.export.instances import first_wrong
 from torch_estimator.export.nan_predictions import NanPredictionError
 from torch_estimator.registry import Registry
 from torch_estimator.serving.batcher import BatchLimits, Columns, Result
-from torch_estimator.serving.catalog import Catalog, Version, sources
+from torch_estimator.serving.catalog import Catalog, Version, checked_sources, source_of
 from torch_estimator.serving.metrics import Metrics
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.web.errors import RequestError
@@ -44,11 +44,18 @@ class PredictionService:
             ignore_unknown=options.ignore_unknown,
             observe_unknown=self.metrics.count_unknown,
         )
-        for name, (source, policy) in sources(options.models, options.registry).items():
-            self.catalog.add(name, source, policy)
+        for model, source in checked_sources(options.models, options.registry):
+            self.catalog.add(model.name, source, model.policy, model.labels)
         if options.registry is not None and options.serves_whole_registry:
             self.catalog.follow(Registry(options.registry), options.policy)
         self.is_draining = False
+
+    def apply(self, options: ServingOptions) -> None:
+        """Serve the models of these settings from now on; their other settings must be those of `options`."""
+        self.options = options
+        followed = Registry(options.registry) if options.registry and options.serves_whole_registry else None
+        named = [(model, source_of(model, options.registry)) for model in options.models]
+        self.catalog.replace(named, followed, options.policy)
 
     def start(self) -> None:
         """Load the models, then look for changes in the background."""

@@ -7,11 +7,11 @@ import gc
 import logging
 import os
 import resource
+import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from prometheus_client import values
 
@@ -19,6 +19,7 @@ from torch_estimator.errors import INTERRUPTED, InvalidValueError, UserError, pr
 from torch_estimator.serving.app import ServingApp
 from torch_estimator.serving.http_server import HttpServer, Place
 from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.reload import Watch, content_of
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.web.connection import server_config
@@ -34,11 +35,13 @@ def serve(
     listener: socket.socket,
     ready: Callable[[], None] = lambda: None,
     place: Place | None = None,
+    follow: Callable[[PredictionService], None] = lambda service: None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what has arrived, close the listener, and return.
 
-    `ready` is called when the models are loaded and connections are taken; without other processes on the socket,
-    `place` is None. A UserError says that a model cannot be served at all.
+    `ready` is called when the models are loaded and connections are taken, and `follow` before, to follow changes of
+    the settings; without other processes on the socket, `place` is None. A UserError says that a model cannot be served
+    at all.
     """
     _allow_many_connections()
     _check_certificate(options)
@@ -54,6 +57,7 @@ def serve(
     )
     try:
         service.start()
+        follow(service)
         _collect_garbage_less_often()
         server = HttpServer(config, listener, place, running=service.metrics.publish_running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -137,10 +141,21 @@ def main(arguments: list[str]) -> int:
         os.write(pipe, b"ready\n")
         os.close(pipe)
 
+    # The parent follows the file of --config, and each node the settings that it makes of it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    settings = os.path.join(directory, SETTINGS_FILE)
     place = Place(Scoreboard(os.path.join(directory, BOARD_FILE)), slot, parent)
     try:
-        options = ServingOptions.from_json(Path(directory, SETTINGS_FILE).read_text(encoding="utf-8"))
-        serve(options, socket.socket(fileno=descriptor), ready, place)
+        content = content_of(settings)
+        options = ServingOptions.from_json(content)
+        watch = Watch(settings, content, options.poll_secs)
+        serve(
+            options,
+            socket.socket(fileno=descriptor),
+            ready,
+            place,
+            follow=lambda service: watch.start(lambda: service.apply(ServingOptions.from_json(content_of(settings)))),
+        )
     except UserError as error:
         os.write(pipe, f"{printable(str(error))}\n".encode())
         return UserError.exit_status
