@@ -617,7 +617,7 @@ def _renewed(before: _Model | None, model: ServedModel, source: Source) -> _Mode
     """Return what serves a model by its settings, with the versions that are loaded."""
     if before is None:
         return _Model(source, model.policy, model.labels, is_added=True)
-    if source.where != before.source.where:
+    if (type(source), source.where) != (type(before.source), before.source.where):
         before.source, before.finding, before.failures = source, None, {}
         before.loads = {number: load for number, load in before.loads.items() if not load.cancel()}
     before.policy, before.labels = model.policy, model.labels

@@ -34,32 +34,19 @@ _Made = TypeVar("_Made")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
-class Settings(dict[str, Any]):
-    """Arguments of `ServingOptions`; `places` has the file and the line of each that stands in one."""
-
-    places: Mapping[str, str] = types.MappingProxyType({})
-
-
 def settings_of(options: Mapping[str, Any]) -> ServingOptions:
     """Return the settings of a command line and of the file that its option `config` names.
 
     The registry `default_registry` is served if neither names a model or a registry.
     """
     policy, path = VersionPolicy.parse(options["versions"]), options["config"]
-    values = Settings() if path is None else read_config(path)
+    values = {} if path is None else read_config(path)
     # Options have the names of the settings, and are None unless they are given.
-    given = {one.name: options[one.name] for one in fields(ServingOptions) if options.get(one.name) is not None}
-    values |= given
+    values |= {one.name: options[one.name] for one in fields(ServingOptions) if options.get(one.name) is not None}
     models = (*values.get("models", ()), *(_named(text, policy) for text in options["model"]))
     if not models and values.get("registry") is None:
         values["registry"] = options.get("default_registry")
-    try:
-        return ServingOptions(**{"policy": policy, **values, "models": models})
-    except InvalidValueError as error:
-        key = str(error).split()[0]
-        if key in given or key not in values.places:
-            raise
-        raise InvalidValueError(f"{values.places[key]}: {error}") from error
+    return ServingOptions(**{"policy": policy, **values, "models": models})
 
 
 def _named(text: str, policy: VersionPolicy) -> ServedModel:
@@ -69,8 +56,8 @@ def _named(text: str, policy: VersionPolicy) -> ServedModel:
     return ServedModel(name=name, path=path or None, policy=policy)
 
 
-def read_config(path: str) -> Settings:
-    """Return the settings in a YAML file; errors name the line."""
+def read_config(path: str) -> dict[str, Any]:
+    """Return the settings in a YAML file, as arguments of `ServingOptions`; errors name the line."""
     try:
         import yaml
     except ImportError as error:
@@ -85,10 +72,8 @@ def read_config(path: str) -> Settings:
         # The message of a YAMLError has several lines.
         raise InvalidValueError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
     if root is None:
-        return Settings()
-    found = Settings(_fields(ServingOptions, root, content, path))
-    found.places = {key.value: _place(key, path) for key, _ in root.value}
-    return found
+        return {}
+    return _fields(ServingOptions, root, content, path)
 
 
 def _fields(kind: type, node: Node, content: Any, path: str) -> dict[str, Any]:
@@ -105,7 +90,10 @@ def _fields(kind: type, node: Node, content: Any, path: str) -> dict[str, Any]:
             raise InvalidValueError(f"{where} has the unknown key {shortened(key)}; the keys are {', '.join(hints)}.")
         if key in values:
             raise InvalidValueError(f"{where} has the key {key!r} a second time; remove one of them.")
-        values[key] = _value(hints[key], key, value_node, content[key], path)
+        value = values[key] = _value(hints[key], key, value_node, content[key], path)
+        if kind is ServingOptions and key not in ("models", "tls_certificate", "tls_key"):
+            # Any registry is something to serve, so that only the value itself may be wrong.
+            _located(where, lambda: ServingOptions(**{"registry": "any", key: value}))  # noqa: B023
     return values
 
 

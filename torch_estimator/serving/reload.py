@@ -75,7 +75,13 @@ class Watch:
     def _run(self, changed: Callable[[], object]) -> None:
         seen = self._known
         while True:
-            is_asked = self._is_asked()
+            is_asked = False
+            with contextlib.suppress(queue.Empty):
+                self._asked.get(timeout=self._secs)
+                is_asked = True
+                # Several signals that have come meanwhile ask for one look.
+                while True:
+                    self._asked.get_nowait()
             before, seen = seen, content_of(self._path)
             if is_asked or seen == before != self._known:
                 self._known = seen
@@ -83,15 +89,6 @@ class Watch:
                     changed()
                 except Exception as error:
                     logger.error("The changed settings cannot be read: %s.", files.reason(error))
-
-    def _is_asked(self) -> bool:
-        """Wait for the next look; return whether it is asked for."""
-        with contextlib.suppress(queue.Empty):
-            self._asked.get(timeout=self._secs)
-            while not self._asked.empty():
-                self._asked.get()
-            return True
-        return False
 
 
 def content_of(path: str | None) -> str:
