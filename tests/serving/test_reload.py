@@ -106,6 +106,11 @@ def config(tmp_path: Path) -> Path:
 def test_models_and_versions_change_under_load_and_no_request_fails(config: Path, processes: tuple[str, ...]) -> None:
     first, second = config.parent / "first", config.parent / "second"
     write(config, models(first=first))
+    statuses, is_over = set(), threading.Event()
+
+    def ask_second(served: Served) -> None:
+        while not is_over.is_set():
+            statuses.add(served.answer("second")[0])
 
     async def scenario(served: Served) -> None:
         load = Load(served.server.port, "first", [{"x": 1.5}], connections=4, reconnecting=0.1, pause_secs=0.01)
@@ -127,10 +132,16 @@ def test_models_and_versions_change_under_load_and_no_request_fails(config: Path
             write(config, models(first=second))
             served.until("first", 20)
 
-        await asyncio.to_thread(change)
+        asking = asyncio.create_task(asyncio.to_thread(ask_second, served))
+        try:
+            await asyncio.to_thread(change)
+        finally:
+            is_over.set()
+        await asking
         await load.until_answered(20)
         await load.stop()
         assert load.record.failures == []
+        assert statuses == {200, 404}
 
     with serving(config, *processes) as served:
         asyncio.run(scenario(served))
@@ -312,7 +323,7 @@ def test_another_path_with_the_same_numbers_is_loaded_before_it_answers(config: 
         seen = set()
 
         def factor() -> float:
-            seen.add(predict(app, json.loads(BODY), "/versions/1").json()["predictions"][0])
+            seen.add(float(predict(app, json.loads(BODY), "/versions/1").json()["predictions"][0]))
             return max(seen)
 
         app.service.apply(ServingOptions(models=(wanted,)))

@@ -5,5 +5,6 @@
 ``grpc_server.py``; the latter two share ``tensors.py``), and ``app.py`` is the ASGI application.
 
 ``worker.py`` is a process that serves, with ``http_server.py`` for the connections. For several of them, ``nodes.py``
-is the parent, and ``scoreboard.py`` what they know of each other.
+is the parent, and ``scoreboard.py`` what they know of each other. ``config.py`` reads the file of settings, and
+``reload.py`` reads it again.
 """

@@ -6,6 +6,7 @@ Such a file looks like this::
       - name: census
         path: runs/census/export/census
         policy: latest(2)
+        labels: {stable: 3}
     port: 8501
     max_batch: 128
 
