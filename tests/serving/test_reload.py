@@ -173,11 +173,12 @@ def test_a_file_that_cannot_be_served_changes_nothing_and_is_read_when_it_change
             models(first=f"{first}, labels: {{new: 7}}"),
             f"{config}, line 2: the label new names version 7, not one of the versions in {first}, which are: 1, 2, 3",
         )
+        served.refuses(models(first=config), f"{config}: Not a directory")
         config.unlink()
         served.server.wait_for_line(f"{config} cannot be read: .*; what is served stays as it is")
         assert served.answer("first") == (200, 3)
         assert served.answer("second")[0] == 404
-        assert served.count("what is served stays as it is") == 9
+        assert served.count("what is served stays as it is") == 10
         write(config, models(second=second))
         served.until("second", 20)
         served.until("first", None)

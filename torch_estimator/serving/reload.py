@@ -154,9 +154,11 @@ class Command:
         try:
             wanted = settings_of(self.options)
             _check_changes(wanted, running)
-        except UserError as error:
-            problem = str(error) if path in str(error) else f"{path}: {error}"
-            logger.error("%s; what is served stays as it is.", problem.removesuffix("."))
+        except Exception as error:
+            # Stores raise errors of their own kinds.
+            problem = str(error) if isinstance(error, UserError) else files.reason(error)
+            where = "" if problem.startswith(path) else f"{path}: "
+            logger.error("%s%s; what is served stays as it is.", where, problem.removesuffix("."))
             return None
         changed = [name for name, value in self.fixed.items() if getattr(wanted, name) != value]
         if changed:
