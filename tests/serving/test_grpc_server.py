@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import signal
@@ -45,6 +46,9 @@ from torch_estimator.serving.grpc_server import SERVICE, GrpcServer, reserve_por
 from torch_estimator.serving.options import ServedModel, ServingOptions
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.web.errors import RequestError
+
+# At once, on one connection; gRPC's own limit is 3,000. TE_STREAMS=10000 takes what a server has to bear.
+STREAMS = int(os.environ.get("TE_STREAMS", "4000"))
 
 PROTOS = ROOT / "torch_estimator" / "serving" / "protos"
 
@@ -265,6 +269,26 @@ def test_too_large_messages_are_refused_without_being_held(server: Server) -> No
         )
     assert caught.value.code() == exhausted
     assert server.peak_bytes < before + 50e6
+
+
+def test_thousands_of_streams_are_answered_or_refused(server: Server) -> None:
+    content = message(ONE).SerializeToString()
+
+    async def ask_all() -> list[Any]:
+        async with grpc.aio.insecure_channel(server.grpc) as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+
+            async def ask() -> Any:
+                try:
+                    return await call(content, timeout=120)
+                except grpc.aio.AioRpcError as error:
+                    return error.code()
+
+            return list(await asyncio.gather(*(ask() for _ in range(STREAMS))))
+
+    answers = asyncio.run(ask_all())
+    assert any(isinstance(one, bytes) for one in answers)
+    assert {one for one in answers if not isinstance(one, bytes)} <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 def test_requests_are_counted(server: Server, client: Any) -> None:

@@ -56,6 +56,9 @@ _CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
+# Calls that have arrived and are not yet read. Later, the limit is that of the queue.
+_MOST_PENDING = 2**16
+
 # Messages of errors travel in a header, which clients limit to a few kilobytes.
 _MOST_MESSAGE = 500
 
@@ -114,6 +117,9 @@ class GrpcServer:
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", int(options.max_body_mb * 2**20)),
                 ("grpc.max_send_message_length", -1),
+                # By default, gRPC cancels some calls without a word where more than a thousand arrive at once.
+                ("grpc.server.max_pending_requests", _MOST_PENDING),
+                ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING),
             )
         )
         methods = {
