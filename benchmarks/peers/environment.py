@@ -31,6 +31,8 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "tensorboard": ["tensorboard==2.21.0", "setuptools<81"],
     # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
     "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],
+    # The stock client of TensorFlow Serving, for tests.
+    "tensorflow-serving": ["tensorflow-cpu==2.21.0", "grpcio==1.85.3"],
     "torch": ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0", "numpy==2.4.6"],
     "triton": ["nvidia-pytriton==0.7.0", "onnxruntime==1.31.1"],
     # What pytorch-widedeep imports, whatever part of it is used; apart from the others, since a torchvision without its
@@ -52,8 +54,12 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     ],
 }
 # Installed last, as they are. torchvision has no wheel for a PyTorch without CUDA outside PyTorch's own index, and
-# asking pip for one replaces torch itself; pytorch-widedeep wants torchvision, and OpenCV with a display.
-_WITHOUT_DEPENDENCIES: Mapping[str, Sequence[str]] = {"widedeep": ["torchvision==0.28.0", "pytorch-widedeep==1.7.0"]}
+# asking pip for one replaces torch itself; pytorch-widedeep wants torchvision, and OpenCV with a display. TensorFlow
+# Serving's client wants a second TensorFlow.
+_WITHOUT_DEPENDENCIES: Mapping[str, Sequence[str]] = {
+    "tensorflow-serving": ["tensorflow-serving-api==2.21.0"],
+    "widedeep": ["torchvision==0.28.0", "pytorch-widedeep==1.7.0"],
+}
 # Where the project's own Python is too new for a peer, or, for Triton's wheel, has no shared library as Debian's has.
 _INTERPRETERS: Mapping[str, str] = {"tensorflow": "python3.11", "triton": "/usr/bin/python3"}
 

@@ -98,6 +98,18 @@ def test_pods_have_time_to_answer_what_they_have(capsys: pytest.CaptureFixture[s
     assert pod["terminationGracePeriodSeconds"] > going + 100
 
 
+def test_the_port_of_tensorflow_servings_grpc_is_open(capsys: pytest.CaptureFixture[str]) -> None:
+    def opened(port: str) -> dict[str, int]:
+        objects = written(capsys, *PLAIN, "--", "--tf-serving-grpc-port", port)
+        ports = container(objects["Deployment"]["spec"]["template"]["spec"])["ports"]
+        allowed = [one["port"] for one in objects["NetworkPolicy"]["spec"]["ingress"][0]["ports"]]
+        assert allowed == [one["containerPort"] for one in ports]
+        return {one["name"]: one["containerPort"] for one in ports}
+
+    assert opened("8500") == {"http": 8501, "grpc": 8500}
+    assert opened("8502") == {"http": 8501, "grpc": 8500, "grpc-tf-serving": 8502}
+
+
 def test_threads_are_those_of_the_pod_and_not_of_the_node(capsys: pytest.CaptureFixture[str]) -> None:
     def threads(*more: str) -> tuple[str, str]:
         own = container(written(capsys, *PLAIN, *more)["Deployment"]["spec"]["template"]["spec"])
@@ -261,6 +273,7 @@ def test_kubernetes_gets_arguments_as_they_are(capsys: pytest.CaptureFixture[str
         (["--claim", "c", "--kserve", "--max-replicas", "0"], "--min-replicas must be from 0 to --max-replicas"),
         (["--claim", "c", "--min-replicas", "5"], "--min-replicas must be from 1 to --max-replicas, but got 5 and 4"),
         (["--claim", "c", "--kserve", "--", "--grpc-port", "1"], "KServe passes on one port"),
+        (["--claim", "c", "--kserve", "--", "--tf-serving-grpc-port", "1"], "KServe passes on one port"),
         (["--claim", "c", "--", "--config", "a.yaml"], "the settings in a.yaml are unknown here"),
         (["--claim", "c", "--", "--host", "127.0.0.1"], "the pods must listen at 0.0.0.0"),
         (["--claim", "c", "--", "--grpc-port", "0"], "and at a port other than 0, to be reached."),

@@ -133,8 +133,9 @@ def command(model: Path, *arguments: str) -> list[str]:
 @contextmanager
 def serving(model: Path, *arguments: str) -> Iterator[Server]:
     """Serve a model as ``same``, over REST and gRPC, until the block ends."""
+    port = () if "--tf-serving-grpc-port" in arguments else ("--grpc-port", "0")
     process = subprocess.Popen(
-        command(model, "--grpc-port", "0", *arguments), stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+        command(model, *port, *arguments), stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
     )
     try:
         assert process.stdout is not None
@@ -148,11 +149,11 @@ def serving(model: Path, *arguments: str) -> Iterator[Server]:
 
 
 @contextmanager
-def serving_two_versions(directory: Path) -> Iterator[Server]:
+def serving_two_versions(directory: Path, *arguments: str) -> Iterator[Server]:
     """Serve two versions, with requests of 1 MiB at most."""
     write_export(directory / "1", factor=10)
     write_export(directory / "2", factor=100)
-    with serving(directory, "--max-body-mb", "1") as running:
+    with serving(directory, "--max-body-mb", "1", *arguments) as running:
         yield running
 
 

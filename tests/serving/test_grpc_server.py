@@ -103,7 +103,7 @@ def test_the_messages_are_those_that_tritons_client_uses() -> None:
     assert service_pb2.DESCRIPTOR.services_by_name[SERVICE.split(".")[1]].full_name == SERVICE
 
 
-@pytest.mark.parametrize("name", ["open_inference", "health"])
+@pytest.mark.parametrize("name", ["open_inference", "health", "tensorflow_serving"])
 def test_the_messages_are_translated_from_their_source(tmp_path: Path, name: str) -> None:
     translated = tmp_path / f"{name}.pb"
     protoc = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}"]

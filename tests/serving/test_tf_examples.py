@@ -27,11 +27,13 @@ from torch_estimator.cli import main
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
-from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving import tensorflow_grpc
+from torch_estimator.serving.app import Answered, ServingApp
 from torch_estimator.serving.grpc_server import SERVICE, GrpcServer, reserve_port
 from torch_estimator.serving.options import ServedModel, ServingOptions
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.tfrecord.encoder import encode_example
+from torch_estimator.web.errors import RequestError
 
 COLUMNS = [
     fc.numeric_column("age", shape=(2,), default_value=[40.0, 1.0]),
@@ -225,6 +227,35 @@ def test_triton_clients_send_them_over_grpc(base: Path) -> None:
     finally:
         service.close()
         reserved.close()
+
+
+def test_clients_of_tensorflow_serving_send_them_over_grpc(base: Path) -> None:
+    def regress(rows: list[dict[str, Any]], context: dict[str, Any]) -> Any:
+        request = messages["RegressionRequest"]()
+        request.model_spec.name = "small"
+        request.input.example_list_with_context.examples.extend(map(serialized, rows))
+        request.input.example_list_with_context.context = serialized(context)
+        return asyncio.run(answering._regress(request, Answered()))
+
+    messages = tensorflow_grpc._MESSAGES
+    context = {"size": 7.0, "job": "nurse"}
+    merged = [{**context, **row} for row in (ROWS[0], {"level": 2})]
+    wanted = ExportedModel.load(base / "examples").predict({"examples": list(map(serialized, merged))})
+    with app_of(base / "examples") as app:
+        answering = tensorflow_grpc.TensorflowGrpc(app.service)
+        answer = regress([ROWS[0], {"level": 2}], context)
+        found = [one.value for one in answer.result.regressions]
+        np.testing.assert_allclose(found, wanted["logistic"].ravel(), atol=1e-6)
+        assert answer.model_spec.signature_name == "regression"
+        with pytest.raises(RequestError, match=r"^Instance 1: Input inputs: 'size': the feature is missing"):
+            regress([ROWS[0], {"level": 2}], {})
+        request = messages["PredictRequest"]()
+        request.model_spec.name, request.model_spec.signature_name = "small", "predict"
+        request.inputs["examples"].dtype = tensorflow_grpc._NUMBERS["DT_STRING"]
+        request.inputs["examples"].tensor_shape.dim.add(size=2)
+        request.inputs["examples"].string_val.extend(map(serialized, merged))
+        answer = asyncio.run(answering._predict(request, Answered()))
+        np.testing.assert_allclose(answer.outputs["logistic"].float_val, wanted["logistic"].ravel(), atol=1e-6)
 
 
 class Sums(nn.Module):

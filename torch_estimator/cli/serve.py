@@ -56,6 +56,9 @@ def add_to(commands: Commands) -> None:
         "--grpc-port", type=int, metavar="PORT", help="also answer gRPC at this port; 0 takes a free one"
     )
     parser.add_argument(
+        "--tf-serving-grpc-port", type=int, metavar="PORT", help="the same, with TensorFlow Serving's gRPC beside it"
+    )
+    parser.add_argument(
         "--min-nodes", type=int, metavar="N", help="let the number of processes follow the load, from N, which may be 0"
     )
     parser.add_argument("--max-nodes", type=int, metavar="N", help="the same, up to N (default: one per core)")
@@ -86,17 +89,18 @@ def run(options: argparse.Namespace) -> None:
     command, settings = Command.read({**vars(options), "default_registry": os.environ.get(ENVIRONMENT)})
     # uvicorn raises SIGTERM once more when it has answered everything, which would be reported as a failure.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    reserved = None
-    if settings.grpc_port is not None:
+    reserved = []
+    for name in ("grpc_port", "tf_serving_grpc_port") if settings.grpc_ports else ():
         from torch_estimator.serving.grpc_server import reserve_port
 
-        settings, reserved = reserve_port(settings)
+        settings, port_kept = reserve_port(settings, name)
+        reserved.append(port_kept)
     listener = listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
-    rpc = "" if reserved is None else f" and gRPC at {host}:{settings.grpc_port}"
+    rpc = "".join(f" and gRPC at {host}:{port}" for port in sorted(settings.grpc_ports))
     if settings.serves_whole_registry:
         names += f"{' and ' if names else ''}the models of {settings.registry}"
 

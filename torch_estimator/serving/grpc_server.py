@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,7 @@ _CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    412: grpc.StatusCode.FAILED_PRECONDITION,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -73,13 +74,17 @@ _CONTENTS = {
 
 _MESSAGES = read_messages("open_inference")
 
+Method = Callable[[Any, Answered], Awaitable[Any]]
+"""Function that answers a request, and notes what it was for."""
 
-def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket | None]:
-    """Check that gRPC's port is free, and replace port 0 with a free one.
+
+def reserve_port(options: ServingOptions, name: str = "grpc_port") -> tuple[ServingOptions, socket.socket | None]:
+    """Check that the port that a setting names is free, and replace port 0 with a free one.
 
     Return the settings, and a socket that keeps the port for the workers as long as it is open.
     """
-    if options.grpc_port is None:
+    given = getattr(options, name)
+    if given is None or (name != "grpc_port" and given == options.grpc_port):
         return options, None
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     reserved = socket.socket(family)
@@ -87,17 +92,17 @@ def reserve_port(options: ServingOptions) -> tuple[ServingOptions, socket.socket
         # Without SO_REUSEPORT this fails if another server listens. With it, both would get a part of the connections.
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((options.host, options.grpc_port))
+            probe.bind((options.host, given))
             port = probe.getsockname()[1]
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind((options.host, port))
     except OSError as error:
         reserved.close()
         raise InvalidValueError(
-            f"gRPC cannot listen on {options.host}, port {options.grpc_port}: {error.strerror}; choose another "
-            f"{option_to_change(error, '--grpc-port')}."
+            f"gRPC cannot listen on {options.host}, port {given}: {error.strerror}; choose another "
+            f"{option_to_change(error, '--' + name.replace('_', '-'))}."
         ) from error
-    return replace(options, grpc_port=port), reserved
+    return replace(options, **{name: port}), reserved
 
 
 class GrpcServer:
@@ -130,21 +135,27 @@ class GrpcServer:
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
         }
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(self._handler(name, method)) for name, method in methods.items()
-        }
-        own = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        own = self._service_of(
+            SERVICE, {name: (_MESSAGES[f"{name}Request"], method) for name, method in methods.items()}
+        )
         server.add_generic_rpc_handlers((own, GrpcHealth(self._app).handler()))
+        if options.tf_serving_grpc_port is not None:
+            # Few need it, and it takes time and memory.
+            from torch_estimator.serving.tensorflow_grpc import TensorflowGrpc
+
+            theirs = TensorflowGrpc(self._service).services()
+            server.add_generic_rpc_handlers([self._service_of(name, each) for name, each in theirs.items()])
         host = f"[{options.host}]" if ":" in options.host else options.host
-        address = f"{host}:{options.grpc_port}"
-        try:
-            if options.tls_certificate is None or options.tls_key is None:
-                server.add_insecure_port(address)
-            else:
-                pair = Path(options.tls_key).read_bytes(), Path(options.tls_certificate).read_bytes()
-                server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-        except (OSError, RuntimeError) as error:
-            raise InvalidValueError(f"gRPC cannot listen on {address}: {error}") from error
+        for port in options.grpc_ports:
+            address = f"{host}:{port}"
+            try:
+                if options.tls_certificate is None or options.tls_key is None:
+                    server.add_insecure_port(address)
+                else:
+                    pair = Path(options.tls_key).read_bytes(), Path(options.tls_certificate).read_bytes()
+                    server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+            except (OSError, RuntimeError) as error:
+                raise InvalidValueError(f"gRPC cannot listen on {address}: {error}") from error
         await server.start()
         self._server = server
 
@@ -156,19 +167,27 @@ class GrpcServer:
         self._service.is_draining = True
         await self._server.stop(self._service.options.drain_secs)
 
+    def _service_of(self, service: str, methods: Mapping[str, tuple[Any, Method]]) -> Any:
+        """Return what a server of gRPC is to add for a service, given its methods with the messages that they take."""
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._handler(service, name, message, method))
+            for name, (message, method) in methods.items()
+        }
+        return grpc.method_handlers_generic_handler(service, handlers)
+
     def _handler(
-        self, name: str, method: Callable[[Any, Answered], Awaitable[Any]]
+        self, service: str, name: str, message: Any, method: Method
     ) -> Callable[[bytes, Any], Awaitable[bytes]]:
         """Return what gRPC calls with the bytes of a request.
 
         Messages are read here instead of by gRPC, for which a message that cannot be read is a fault of the server.
         """
-        read = _MESSAGES[f"{name}Request"].FromString
+        read, path = message.FromString, f"/{service}/{name}"
         needs_token = name not in ("ServerLive", "ServerReady")
 
         async def handle(request: bytes, context: Any) -> bytes:
             answered = Answered(method=name)
-            with self._counted(name, context, answered):
+            with self._counted(path, context, answered):
                 try:
                     if needs_token:
                         self._app.tokens.check(_metadata(context, "authorization"))
@@ -176,10 +195,10 @@ class GrpcServer:
                     return bytes(answer.SerializeToString())
                 except RequestError as error:
                     answered.status = error.status
-                    code, message = _CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message
+                    code, problem = _CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message
                 except DecodeError:
                     answered.status = 400
-                    code, message = _CODES[400], f"The request is no {name}Request of the protocol."
+                    code, problem = _CODES[400], f"The request is no {message.DESCRIPTOR.name} of the protocol."
                 except asyncio.CancelledError:
                     # The client has gone, or its deadline has passed.
                     answered.status = 499
@@ -187,14 +206,14 @@ class GrpcServer:
                 except Exception:
                     logger.exception("A request to %s failed.", name)
                     answered.status = 500
-                    code, message = grpc.StatusCode.INTERNAL, "The server has failed; see its log."
-                await context.abort(code, message[:_MOST_MESSAGE])
+                    code, problem = grpc.StatusCode.INTERNAL, "The server has failed; see its log."
+                await context.abort(code, problem[:_MOST_MESSAGE])
             raise AssertionError("abort always raises")
 
         return handle
 
     @contextmanager
-    def _counted(self, name: str, context: Any, answered: Answered) -> Iterator[None]:
+    def _counted(self, path: str, context: Any, answered: Answered) -> Iterator[None]:
         """Count a request in the metrics and write it to the access log."""
         metrics = self._service.metrics
         began = time.perf_counter()
@@ -206,7 +225,7 @@ class GrpcServer:
             metrics.end(answered.model, answered.version, answered.method, answered.status, secs)
             if self._service.options.access_log is not None:
                 answered.traceparent = _metadata(context, "traceparent").decode("latin-1") or None
-                scope = {"client": [context.peer()], "method": "GRPC", "path": f"/{SERVICE}/{name}", "headers": []}
+                scope = {"client": [context.peer()], "method": "GRPC", "path": path, "headers": []}
                 self._access_log.write(scope, answered, secs)
 
     async def _server_live(self, request: Any, answered: Answered) -> Any:

@@ -67,8 +67,8 @@ class Deployed:
                 f"--min-replicas must be from {least} to --max-replicas, but got {self.min_replicas} and "
                 f"{self.max_replicas}{'' if self.kserve else '; only --kserve can start from 0'}."
             )
-        if self.kserve and self.settings.grpc_port is not None:
-            raise InvalidValueError("KServe passes on one port, that of REST; leave --grpc-port out.")
+        if self.kserve and self.settings.grpc_ports:
+            raise InvalidValueError("KServe passes on one port, that of REST; leave those of gRPC out.")
         own = self.settings
         if own.host not in ("0.0.0.0", "::") or 0 in self._ports().values():
             raise InvalidValueError("the pods must listen at 0.0.0.0 or ::, and at a port other than 0, to be reached.")
@@ -169,7 +169,10 @@ class Deployed:
         return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
     def _ports(self) -> dict[str, int]:
-        ports = {"http1" if self.kserve else "http": self.settings.port, "grpc": self.settings.grpc_port}
+        own = self.settings
+        ports = {"http1" if self.kserve else "http": own.port, "grpc": own.grpc_port}
+        if own.tf_serving_grpc_port != own.grpc_port:
+            ports["grpc-tf-serving"] = own.tf_serving_grpc_port
         return {name: port for name, port in ports.items() if port is not None}
 
     def _pod(self) -> Object:

@@ -100,6 +100,7 @@ class ServingOptions:
     host: str = "127.0.0.1"
     port: int = 8501
     grpc_port: int | None = None
+    tf_serving_grpc_port: int | None = None
     workers: int = 1
     min_nodes: int | None = None
     max_nodes: int | None = None
@@ -127,7 +128,7 @@ class ServingOptions:
         for name in ("timeout_secs", "max_body_mb", "body_secs", "drain_secs", "poll_secs", "idle_secs"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InvalidValueError(f"{name} must be positive and finite, but got {getattr(self, name)}.")
-        for name in ("port", "grpc_port"):
+        for name in ("port", "grpc_port", "tf_serving_grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 2**16:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
         if self.console is not None:
@@ -168,11 +169,16 @@ class ServingOptions:
                 "workers is a fixed number of processes, and min_nodes and max_nodes let it follow the load; "
                 "give one or the other."
             )
-        if least == 0 and self.grpc_port is not None:
+        if least == 0 and self.grpc_ports:
             raise InvalidValueError(
                 "with min_nodes=0 no process is there to answer the first call over gRPC; set min_nodes to at least 1, "
                 "or leave gRPC out."
             )
+
+    @property
+    def grpc_ports(self) -> set[int]:
+        """Ports of gRPC; each of them answers all of its services."""
+        return {port for port in (self.grpc_port, self.tf_serving_grpc_port) if port is not None}
 
     @property
     def follows_load(self) -> bool:

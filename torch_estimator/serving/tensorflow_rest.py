@@ -93,7 +93,11 @@ def read_predict(body: bytes, version: Version) -> Call:
 
 def read_examples(body: bytes, version: Version, method: str) -> Call:
     """Return what a ``classify`` or ``regress`` request asks for; a RequestError names the wrong example and input."""
-    content = _object(read_json(body))
+    return examples_call(_object(read_json(body)), version, method)
+
+
+def examples_call(content: Mapping[str, Any], version: Version, method: str) -> Call:
+    """Return what a request like `read_examples` asks for, given its JSON; examples may be serialized tf.Examples."""
     name, signature = _signature(content, version)
     wanted = CLASSIFY if method == "classify" else REGRESS
     if "signature_name" not in content and signature.method_name != wanted:
@@ -139,22 +143,26 @@ def write_predict(call: Call, result: Result) -> bytes:
 
 
 def write_examples(result: Result, method: str) -> bytes:
-    """Return the body of the answer to a classify or regress request.
+    """Return the body of the answer to a classify or regress request, as `example_results`."""
+    return _dumps({"results": example_results(result, method)}, result.is_finite)
+
+
+def example_results(result: Result, method: str) -> Any:
+    """Return a number for each example to regress, and the pairs of label and score for each one to classify.
 
     Raise a RequestError if the signature lacks the outputs of its method.
     """
     try:
         if method == "regress":
             values = result.outputs["outputs"]
-            return _dumps({"results": values.reshape(len(values), -1)[:, 0]}, result.is_finite)
+            return values.reshape(len(values), -1)[:, 0]
         labels, scores = result.outputs["classes"], result.outputs["scores"]
     except KeyError as error:
         raise RequestError(400, f"The signature has no output {error}, which {method} needs.") from error
-    pairs = [
+    return [
         [[label, score] for label, score in zip(row_labels, row_scores, strict=True)]
         for row_labels, row_scores in zip(labels.tolist(), scores, strict=True)
     ]
-    return _dumps({"results": pairs}, result.is_finite)
 
 
 def write_status(catalog: Catalog, model: str, number: int | None, label: str | None) -> bytes:

@@ -61,7 +61,7 @@ def serve(
         _collect_garbage_less_often()
         server = HttpServer(config, listener, place, running=service.metrics.publish_running, ready=ready)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(server.serve() if options.grpc_port is None else _serve_both(server, app))
+            runner.run(_serve_both(server, app) if options.grpc_ports else server.serve())
     finally:
         if service.close():
             _leave()
