@@ -5,9 +5,10 @@ served by each. wrk sends requests with one instance over 1, 16 and 64 connectio
 at a fixed rate, half of what our server can answer, for latencies that waiting in wrk would hide. All processes of a
 server share one core, and the load comes from the other (`--cores 2` leaves both to everybody).
 
-Then our server alone: requests of 1,024 instances over onnxruntime alone with the same rows, and a server that has no
-node. Last, `estimator predict-batch` on a Parquet file beside `Estimator.predict`, on both cores. Its output lies in
-memory where the machine has /dev/shm, since the disk is not what is measured.
+Then our server alone: requests of 1,024 instances over onnxruntime alone with the same rows, gRPC with the messages of
+TensorFlow Serving and of Open Inference, and a server that has no node. Last, `estimator predict-batch` on a Parquet
+file beside `Estimator.predict`, on both cores. Its output lies in memory where the machine has /dev/shm, since the disk
+is not what is measured.
 
 Debian's packages wrk and nghttp2-client are needed, and haproxy for Ray Serve.
 """
@@ -21,6 +22,7 @@ import re
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -64,6 +66,7 @@ REQUESTS_AT_16, REQUESTS_AT_1 = 10_000, 2_500
 OVER_PEERS = {"litserve": 8.0, "mlserver": 8.0, "kserve": 5.0, "triton": 1.0, "ray": 1.0}
 P50_MS, P99_MS = 1.5, 20.0
 OF_ONNXRUNTIME = 0.5
+OF_OPEN_INFERENCE = 0.9
 READY_SECS, MEMORY_MB = 1.5, 200.0
 FROM_ZERO_SECS, IDLE_MB = 1.5, 30.0
 BATCH_OF_PREDICT = {1: 1.0, 2: 1.8}
@@ -173,11 +176,11 @@ def body_of(server: Server) -> str:
 
 
 @contextmanager
-def running(key: str, export: str, cores: int) -> Iterator[tuple[int, int, float]]:
+def running(key: str, export: str, cores: int, *options: str) -> Iterator[tuple[int, int, float]]:
     """A server that answers, in the body: its process group, its port, and the seconds until it answered."""
     server = SERVERS[key]
     (port,) = free_ports(1)
-    command = ["taskset", "-c", "0" if cores == 1 else "0,1", *server.command(key, export, port)]
+    command = ["taskset", "-c", "0" if cores == 1 else "0,1", *server.command(key, export, port), *options]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(server.variables)}
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -316,6 +319,62 @@ def measure_large(export: str, args: argparse.Namespace, folder: str) -> dict[st
     return {"instances": statistics.median(speeds), "ratio": statistics.median(ratios)}
 
 
+def measure_grpc(export: str, args: argparse.Namespace, folder: str) -> dict[str, float]:
+    """Requests per second over gRPC in two protocols, one instance each, 16 connections; and the one over the other."""
+    import grpc
+
+    (port,) = free_ports(1)
+    speeds: dict[str, list[float]] = {"tensorflow": [], "inference": []}
+    with running("ours", export, 1, "--tf-serving-grpc-port", str(port)):
+        files = {}
+        for path, content in grpc_requests(export).items():
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                # An error has an HTTP status of 200, so that h2load would not notice.
+                channel.unary_unary(path)(content, timeout=30)
+            files[path] = Path(folder) / f"{path[1:].replace('/', '.')}.message"
+            files[path].write_bytes(struct.pack(">?I", False, len(content)) + content)
+        for _ in range(args.rounds):
+            for path, file in files.items():
+                command = ["h2load", "-c16", "-m1", "-t1", f"-D{args.secs}", "--warm-up-time=1", f"-d{file}"]
+                command += ["-Hcontent-type: application/grpc", "-Hte: trailers", f"http://127.0.0.1:{port}{path}"]
+                text = subprocess.run(
+                    ["taskset", "-c", "1", *command], check=True, capture_output=True, text=True
+                ).stdout
+                (requests,) = re.findall(r"finished in .*, ([\d.]+) req/s", text)
+                speeds[path[1:].partition(".")[0]].append(float(requests))
+    ratios = [one / other for one, other in zip(speeds["tensorflow"], speeds["inference"], strict=True)]
+    found = {f"grpc_{name}": statistics.median(values) for name, values in speeds.items()}
+    return {**found, "grpc_ratio": statistics.median(ratios)}
+
+
+def grpc_requests(export: str) -> dict[str, bytes]:
+    """A request with one instance in each of our protocols over gRPC, by path; clients write them so."""
+    import torch_estimator as te
+    from torch_estimator.serving.messages import read_messages
+
+    (row,) = instances(1)
+    inputs = te.ExportedModel.load(export).signature("serving_default").inputs
+    open_inference, theirs = read_messages("open_inference"), read_messages("tensorflow_serving")
+    infer, predict = open_inference["ModelInferRequest"](model_name="census"), theirs["PredictRequest"]()
+    predict.model_spec.name = "census"
+    for name, info in inputs.items():
+        array = info.type.check(name, [row[name]])
+        infer.inputs.add(name=name, datatype=info.type.datatype, shape=[1])
+        infer.raw_input_contents.append(info.type.encode(array))
+        tensor = predict.inputs[name]
+        tensor.tensor_shape.dim.add(size=1)
+        if info.dtype == "DT_STRING":
+            tensor.dtype = 7
+            tensor.string_val.append(row[name].encode())
+        else:
+            tensor.dtype = 1
+            tensor.float_val.append(row[name])
+    return {
+        "/inference.GRPCInferenceService/ModelInfer": infer.SerializeToString(),
+        "/tensorflow.serving.PredictionService/Predict": predict.SerializeToString(),
+    }
+
+
 def calls_per_sec(call: Callable[[], object], secs: float) -> float:
     """How often a function can be called in a second, on core 0 alone."""
     cores = os.sched_getaffinity(0)
@@ -409,6 +468,8 @@ def table_of(alone: Mapping[str, float]) -> Table:
     names = {
         "instances": f"instances/s in requests of {LARGE}, by column",
         "ratio": "the same over onnxruntime alone",
+        "grpc_tensorflow": "requests/s over gRPC at 16 connections, TensorFlow Serving's messages",
+        "grpc_inference": "the same with those of Open Inference",
         "from_zero": "seconds from no node to the first answer",
         "idle_memory": "MB of the parent without nodes",
         "predict": "rows/s of Estimator.predict from Parquet",
@@ -426,6 +487,9 @@ def verdicts_of(measured: Measured, alone: Mapping[str, float]) -> list[Verdict]
         at_most("p99 at 16 connections, ms", P99_MS, measured.median("ours", "p99_16")),
         at_most("p99 at half of that rate, fixed, ms", P99_MS, measured.median("ours", "fixed_p99")),
         at_least(f"instances/s in requests of {LARGE}, over onnxruntime alone", OF_ONNXRUNTIME, alone.get("ratio")),
+        at_least(
+            "requests/s of TensorFlow Serving's gRPC over Open Inference's", OF_OPEN_INFERENCE, alone.get("grpc_ratio")
+        ),
         at_most("seconds from the start to the first answer", READY_SECS, measured.median("ours", "ready")),
         at_most("memory, MB", MEMORY_MB, measured.median("ours", "memory")),
         at_most("seconds from no node to the first answer", FROM_ZERO_SECS, alone.get("from_zero")),
@@ -462,7 +526,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measured = alternate(sides, args.rounds, "serving")
         alone = {}
         if "ours" in measured.results:
-            alone = measure_large(export, args, folder) | measure_from_zero(export) | measure_batch(args, folder)
+            alone = measure_large(export, args, folder) | measure_grpc(export, args, folder)
+            alone |= measure_from_zero(export) | measure_batch(args, folder)
     report(measured)
     if alone:
         show("alone", "Our server and predict-batch alone", table_of(alone))
