@@ -160,6 +160,23 @@ def test_an_address_that_cannot_be_used_asks_for_another_host_and_a_port_in_use_
             listen("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_may_stand_in_brackets(base: Path, host: str) -> None:
+    with serving("--model", f"small={base}", "--host", host) as server:
+        assert server.url.startswith("http://[::1]:")
+        assert httpx.get(f"{server.url}/v2/health/ready").json()["ready"]
+
+
+@pytest.mark.parametrize("origins", ["", "page.example", "https://page.example/", "https://A.example", "https://a, b"])
+def test_an_origin_is_named_as_browsers_name_it(origins: str) -> None:
+    models = (ServedModel(name="small", path="."),)
+    with pytest.raises(InvalidValueError, match=r"cors_origins must be origins such as https://page\.example:8080"):
+        ServingOptions(models=models, cors_origins=origins)
+    allowed = ServingOptions(models=models, cors_origins="https://a.example:1, http://localhost").allowed_origins
+    assert allowed == ["https://a.example:1", "http://localhost"]
+    assert ServingOptions(models=models, cors_origins="*").allowed_origins == ["*"]
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_tls(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"

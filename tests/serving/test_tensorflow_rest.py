@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import math
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.serving.models import app_of, ask, ask_all, error_of, floats, predict, row
+from tests.properties.trials import tried
+from tests.serving.models import app_of, as_json, ask, ask_all, error_of, floats, predict, row
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.registry import Registry
 from torch_estimator.serving.app import ServingApp
@@ -225,9 +232,73 @@ def test_a_wrong_request_gets_400_and_a_sentence_that_names_instance_and_input(
         assert found == message
 
 
-def test_a_compressed_body_is_refused(app: ServingApp) -> None:
-    status, found = error_of(ask(app, "/v1/models/small:predict", verb="POST", headers={"content-encoding": "gzip"}))
-    assert (status, found) == (415, "The server takes no compressed bodies; send it without Content-Encoding.")
+COMPRESSIONS = {"gzip": gzip.compress, "X-GZip": gzip.compress, "deflate": zlib.compress}
+
+
+def ask_compressed(app: ServingApp, body: bytes, *encodings: str) -> httpx.Response:
+    headers = [("content-encoding", one) for one in encodings]
+    return ask(app, "/v1/models/small:predict", body, verb="POST", headers=headers)
+
+
+@pytest.mark.parametrize("encoding", COMPRESSIONS)
+def test_a_compressed_body_is_read(app: ServingApp, encoding: str) -> None:
+    body = as_json({"signature_name": "bare", "inputs": {"x": [1.5] * 100_000}})
+    answer = ask_compressed(app, COMPRESSIONS[encoding](body), encoding, "identity")
+    assert answer.json() == {"outputs": [3.0] * 100_000}
+
+
+@pytest.mark.parametrize(
+    ("body", "encodings", "status", "message"),
+    [
+        (b"{}", ["gzip"], 400, "The body is not what its Content-Encoding 'gzip' says: Error -3 while decompressing"),
+        (b"", ["deflate"], 400, "The body ends before its Content-Encoding 'deflate' does; it has been cut off."),
+        (gzip.compress(b"{}")[:-1], ["gzip"], 400, "The body ends before its Content-Encoding 'gzip' does"),
+        (gzip.compress(b"{}") + b"x", ["gzip"], 400, "1 bytes follow the body in its Content-Encoding 'gzip'."),
+        (gzip.compress(b"{") + gzip.compress(b"}"), ["gzip"], 400, "21 bytes follow the body in its Content-Enc"),
+        (b"{}", ["br"], 415, "The body has the Content-Encoding 'br'; the server takes gzip and deflate."),
+        (b"{}", ["gzip, gzip"], 415, "The body has the Content-Encoding 'gzip, gzip'; the server"),
+        (b"{}", ["gzip", "deflate"], 415, "The body has the Content-Encoding 'gzip, deflate'; the server"),
+    ],
+)
+def test_a_body_that_cannot_be_inflated_gets_a_sentence(
+    app: ServingApp, body: bytes, encodings: list[str], status: int, message: str
+) -> None:
+    found = error_of(ask_compressed(app, body, *encodings))
+    assert found[0] == status
+    assert found[1].startswith(message)
+
+
+def test_the_limit_of_a_body_is_that_of_the_inflated_one(base: Path) -> None:
+    with app_of(base, max_body_mb=1) as app:
+        body = as_json({"signature_name": "bare", "inputs": {"x": [1]}}).ljust(2**20)
+        assert ask_compressed(app, gzip.compress(body), "gzip").status_code == 200
+        assert ask_compressed(app, gzip.compress(body + b" "), "gzip").status_code == 413
+        bomb = gzip.compress(bytes(2**28))
+        tracemalloc.start()
+        found = error_of(ask_compressed(app, bomb, "gzip"))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert found == (413, "The body is larger than 1 MiB.")
+    assert peak < 2**23
+
+
+@tried(200)
+@given(
+    st.binary(max_size=100),
+    st.sampled_from(["gzip", "deflate", "x-gzip", "br", "gzip, deflate", ""]),
+    st.sampled_from([None, gzip.compress, zlib.compress]),
+    st.integers(0, 60),
+    st.integers(0, 255),
+)
+def test_any_compressed_bytes_are_refused_or_read(
+    app: ServingApp, body: bytes, encoding: str, compress: Any, at: int, byte: int
+) -> None:
+    sent = bytearray(body if compress is None else compress(body))
+    if at < len(sent):
+        sent[at] = byte
+    status, found = error_of(ask_compressed(app, bytes(sent), encoding))
+    assert status in (400, 415)
+    assert found.endswith((".", ")"))
 
 
 @pytest.mark.parametrize(

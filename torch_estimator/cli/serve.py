@@ -72,6 +72,11 @@ def add_to(commands: Commands) -> None:
         help="leave names that a model does not read out of requests, in place of status 400",
     )
     parser.add_argument("--console", metavar="URL", help="address of a console, to which the page links")
+    parser.add_argument(
+        "--cors-origins",
+        metavar="URL,...",
+        help="web pages that may ask from a browser, such as https://page.example; * stands for all (default: none)",
+    )
     parser.add_argument("--access-log", metavar="FILE", help="one line of JSON a request; - is stdout")
     parser.set_defaults(run=run)
 
@@ -100,6 +105,7 @@ def run(options: argparse.Namespace) -> None:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
+    host = address.removesuffix(f":{port}")
     rpc = "".join(f" and gRPC at {host}:{port}" for port in sorted(settings.grpc_ports))
     if settings.serves_whole_registry:
         names += f"{' and ' if names else ''}the models of {settings.registry}"

@@ -13,6 +13,8 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.runs.state_file import dataclass_from_json
 from torch_estimator.web.addresses import checked_address
 
+# Browsers name an origin in lower case, and without a path.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,A-Z]+")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -117,6 +119,7 @@ class ServingOptions:
     token_file: str | None = None
     tls_certificate: str | None = None
     tls_key: str | None = None
+    cors_origins: str | None = None
     access_log: str | None = None
     console: str | None = None
     ignore_unknown: bool = False
@@ -133,6 +136,12 @@ class ServingOptions:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
         if self.console is not None:
             checked_address("console", self.console)
+        for origin in self.allowed_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidValueError(
+                    f"cors_origins must be origins such as https://page.example:8080, with commas between them, or *, "
+                    f"but got {origin!r}."
+                )
         self._check_nodes()
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise InvalidValueError("TLS needs both a certificate and a key; give both or neither.")
@@ -179,6 +188,11 @@ class ServingOptions:
     def grpc_ports(self) -> set[int]:
         """Ports of gRPC; each of them answers all of its services."""
         return {port for port in (self.grpc_port, self.tf_serving_grpc_port) if port is not None}
+
+    @property
+    def allowed_origins(self) -> list[str]:
+        """Origins of web pages that may ask the server from a browser."""
+        return [] if self.cors_origins is None else [one.strip() for one in self.cors_origins.split(",")]
 
     @property
     def follows_load(self) -> bool:

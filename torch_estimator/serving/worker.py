@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 from prometheus_client import values
+from starlette.middleware.cors import CORSMiddleware
 
 from torch_estimator.errors import INTERRUPTED, InvalidValueError, UserError, printable
 from torch_estimator.serving.app import ServingApp
@@ -23,6 +24,7 @@ from torch_estimator.serving.reload import Watch, content_of
 from torch_estimator.serving.scoreboard import BOARD_FILE, SETTINGS_FILE, Scoreboard
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.web.connection import server_config
+from torch_estimator.web.http import Application
 
 logger = logging.getLogger("torch_estimator")
 
@@ -48,7 +50,7 @@ def serve(
     service = PredictionService(options)
     app = ServingApp(service)
     config = server_config(
-        app,
+        _for_browsers(app, options.allowed_origins),
         options.body_secs,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(max(1, options.drain_secs)),
@@ -76,6 +78,16 @@ def _leave() -> None:
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)
+
+
+def _for_browsers(app: ServingApp, origins: list[str]) -> Application:
+    """Return the application; if pages of other origins may ask it, with what their browsers ask for first."""
+    if not origins:
+        return app
+    headers = ("Inference-Header-Content-Length", "Retry-After")
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_methods=("GET", "HEAD", "POST"), allow_headers=("*",), expose_headers=headers
+    )
 
 
 def _check_certificate(options: ServingOptions) -> None:
