@@ -140,7 +140,7 @@ def serving(model: Path, *arguments: str) -> Iterator[Server]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        match = re.search(r"at https?://(\S+) and gRPC at (\S+) \(", line)
+        match = re.search(r"at https?://(\S+) and gRPC at (\S+) ", line)
         assert match is not None, line
         yield Server(process, match[1], match[2])
     finally:

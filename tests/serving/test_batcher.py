@@ -14,7 +14,7 @@ import pytest
 
 from tests.serving.row_graphs import BY_ROW, NOT_BY_ROW, write_graph
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns, Outputs, Result
+from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns, Executed, Outputs, Result
 from torch_estimator.web.errors import RequestError
 
 
@@ -72,6 +72,29 @@ def test_requests_that_arrive_together_are_run_together(executor: ThreadPoolExec
     assert sum(map(len, model.batches)) == 9
     assert max(map(len, model.batches)) <= 8
     assert len(model.batches) == 2
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_what_was_answered_is_added_up_and_errors_are_not(executor: ThreadPoolExecutor, is_fast: bool) -> None:
+    executed = Executed()
+    model = Doubling()
+    limits = BatchLimits(max_batch=8, max_delay_secs=0.01, max_queue=100, timeout_secs=60.0)
+    one = Batcher(model, limits, executor, fast_rows=8 if is_fast else 0, executed=executed)
+
+    def ask(*xs: Any) -> Any:
+        return lambda: together(*(one.predict({"x": row}, "double", len(row)) for row in xs))
+
+    run(ask([1.0], [2.0, 3.0]))
+    assert (executed.executions, executed.requests, executed.instances) == (1, 2, 3)
+    first = executed.compute_secs
+    assert 0 < first < executed.queue_secs
+    run(ask([4.0], ["wrong"]))
+    # A batch that fails is run request by request.
+    assert (executed.executions, executed.requests, executed.instances) == (2, 3, 4)
+    run(ask(["wrong"]))
+    run(ask([1.0] * 9))
+    assert (executed.executions, executed.requests, executed.instances) == (3, 4, 13)
+    assert executed.compute_secs > first
 
 
 def test_signatures_are_not_mixed(executor: ThreadPoolExecutor) -> None:

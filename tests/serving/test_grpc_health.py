@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -93,6 +94,20 @@ def test_who_watches_is_told_of_the_first_version_and_of_the_end(tmp_path: Path)
         server.process.send_signal(signal.SIGTERM)
         # Streams that stayed open would hold the server back for an hour.
         assert [all.get(timeout=60), all.get(timeout=60)] == [NOT_SERVING, -1]
+        assert server.process.wait(60) == 0
+
+
+def test_all_of_many_streams_hear_of_the_end(tmp_path: Path) -> None:
+    write_export(tmp_path / "1")
+    count = int(os.environ.get("TE_STREAMS", "500"))
+    with serving(tmp_path / "1", "--drain-secs", "3600") as server, grpc.insecure_channel(server.grpc) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        streams = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(count)]
+        assert [next(stream).status for stream in streams] == [SERVING] * count
+        # Requests of others are answered meanwhile.
+        assert check(server, "same") == SERVING
+        server.process.send_signal(signal.SIGTERM)
+        assert [next(stream).status for stream in streams] == [NOT_SERVING] * count
         assert server.process.wait(60) == 0
 
 

@@ -129,7 +129,7 @@ def test_a_client_sees_health_and_metadata(client: Any) -> None:
     assert client.is_model_ready("same", "1")
     assert not client.is_model_ready("same", "3")
     assert not client.is_model_ready("other")
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data", "model_configuration", "statistics"]
     metadata = client.get_model_metadata("same", "1")
     assert (metadata["name"], metadata["versions"], metadata["platform"]) == ("same", ["1", "2"], "onnx_onnxv1")
     assert {"name": "pair", "datatype": "FP32", "shape": [-1, 2]} in metadata["inputs"]
@@ -281,14 +281,36 @@ def test_hostile_requests_take_little_memory(server: Server) -> None:
     assert server.peak_bytes < before + 50e6
 
 
-def test_too_large_and_compressed_bodies_are_refused(server: Server) -> None:
+def test_a_too_large_body_is_refused(server: Server) -> None:
     assert post(server, request(text={"data": ["x" * 2**20]})).status_code == 413
-    assert post(server, request(), {"Content-Encoding": "gzip"}).status_code == 415
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_a_client_may_compress_its_requests(client: Any, algorithm: str) -> None:
+    for is_binary in (True, False):
+        given = inputs(triton, ROWS, binary_data=is_binary)
+        assert_same(client.infer("same", given, request_compression_algorithm=algorithm), ROWS, 100)
 
 
 @pytest.mark.parametrize(
     ("verb", "path", "status"),
     [
+        ("HEAD", "/v2", 200),
+        ("HEAD", "/v2/health/ready", 200),
+        ("HEAD", "/v2/models/same/versions/2/config", 200),
+        ("HEAD", "/v2/models/other", 404),
+        ("HEAD", "/v2/models/same/infer", 405),
+        ("HEAD", "/v1/models/same/metadata", 200),
+        ("HEAD", "/metrics", 200),
+        ("HEAD", "/", 200),
+        ("GET", "/v2/repository/index", 405),
+        ("POST", "/v2/models/stats", 405),
+        ("DELETE", "/v2/models/same/stats", 405),
+        ("PUT", "/metrics", 405),
+        ("GET", "/v2/models/same/versions/3/stats", 404),
+        ("GET", "/v2/models/other/stats", 404),
+        ("GET", "/v2/models/other/config", 404),
+        ("POST", "/v2/repository/models/same/load", 404),
         ("GET", "/v2", 200),
         ("GET", "/v2/", 200),
         ("POST", "/v2", 405),
@@ -309,7 +331,12 @@ def test_too_large_and_compressed_bodies_are_refused(server: Server) -> None:
 def test_paths(server: Server, verb: str, path: str, status: int) -> None:
     answer = httpx.request(verb, f"http://{server.rest}{path}")
     assert answer.status_code == status
-    assert ("error" in answer.json()) is (status != 200)
+    assert bool(answer.content) is (verb != "HEAD")
+    if answer.content:
+        assert ("error" in answer.json()) is (status != 200)
+    assert ("allow" in answer.headers) is (status == 405)
+    for allowed in [verb for verb in answer.headers.get("allow", "").split(", ") if verb]:
+        assert httpx.request(allowed, f"http://{server.rest}{path}").status_code != 405
 
 
 def test_requests_are_counted(server: Server, client: Any) -> None:

@@ -24,14 +24,15 @@ def test_every_model_and_method_is_described(app: ServingApp) -> None:
     document = ask(app, "/openapi.json").json()
     assert document["openapi"] == "3.1.0"
     model = "/v1/models/small"
+    ends = ["", "/ready", "/infer", "/config", "/stats"]
     methods = [":predict", ":classify", ":regress", "/metadata", ""]
     assert document["paths"].keys() == {
         *("/metrics", "/monitoring/prometheus/metrics", "/openapi.json"),
         *(f"{model}{method}" for method in methods),
         *(f"{model}/versions/{{version}}{method}" for method in methods),
-        *("/v2", "/v2/health/live", "/v2/health/ready"),
-        *(f"/v2/models/small{end}" for end in ("", "/ready", "/infer")),
-        *(f"/v2/models/small/versions/{{version}}{end}" for end in ("", "/ready", "/infer")),
+        *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/stats", "/v2/repository/index"),
+        *(f"/v2/models/small{end}" for end in ends),
+        *(f"/v2/models/small/versions/{{version}}{end}" for end in ends),
     }
     instance = document["components"]["schemas"]["small.serving_default.instance"]
     assert list(instance["properties"]) == list(INPUTS)

@@ -150,7 +150,8 @@ class ServingApp:
                 trace.end(answered)
 
     def close(self) -> None:
-        """Close the access log. A server calls this by ASGI's lifespan."""
+        """Publish the last metrics, and close the access log. A server calls this by ASGI's lifespan."""
+        self.service.metrics.publish_running()
         self._access_log.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

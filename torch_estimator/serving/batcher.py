@@ -58,6 +58,31 @@ class BatchLimits:
     timeout_secs: float
 
 
+@dataclass(slots=True)
+class Executed:
+    """What a version has answered in this process.
+
+    `executions` of its graph answered `requests` with `instances` altogether. The requests have waited `queue_secs` for
+    it, and it has run for them `compute_secs`; a run for several requests counts for each of them. The last run ended
+    at `last`, in the seconds of `time.monotonic`.
+    """
+
+    executions: int = 0
+    requests: int = 0
+    instances: int = 0
+    queue_secs: float = 0.0
+    compute_secs: float = 0.0
+    last: float = 0.0
+
+    def add_one(self, instances: int, began: float) -> None:
+        """Add a request that was run by itself from `began` until now, without waiting."""
+        self.last = time.monotonic()
+        self.executions += 1
+        self.requests += 1
+        self.instances += instances
+        self.compute_secs += self.last - began
+
+
 class _Waiting:
     """A request that waits to be run."""
 
@@ -75,7 +100,7 @@ class Batcher:
     """Runs the requests to one version of a model, several at a time.
 
     `run` is called in the event loop with `fast_rows` instances at most, and else in the executor. `observe` is called
-    with the number of instances of each batch.
+    with the number of instances of each batch, and `executed` adds up what was answered.
     """
 
     def __init__(
@@ -86,12 +111,14 @@ class Batcher:
         *,
         fast_rows: int,
         observe: Callable[[int], None] = lambda rows: None,
+        executed: Executed | None = None,
     ) -> None:
         self._run = run
         self._limits = limits
         self._executor = executor
         self._fast_rows = fast_rows
         self._observe = observe
+        self._executed = Executed() if executed is None else executed
         self._queue: deque[_Waiting] = deque()
         self._queued_rows = 0
         self._is_scheduled = False
@@ -110,7 +137,10 @@ class Batcher:
             if rows > self._fast_rows:
                 return await self._run_alone(columns, signature, rows)
             self._observe(rows)
-            return self._answer(columns, signature)
+            began = time.monotonic()
+            result = self._answer(columns, signature)
+            self._executed.add_one(rows, began)
+            return result
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.append(_Waiting(columns, signature, rows, future))
@@ -134,8 +164,11 @@ class Batcher:
         try:
             self._observe(rows)
             loop = asyncio.get_running_loop()
+            began = time.monotonic()
             async with asyncio.timeout(self._limits.timeout_secs):
-                return await loop.run_in_executor(self._executor, self._answer, columns, signature)
+                result = await loop.run_in_executor(self._executor, self._answer, columns, signature)
+            self._executed.add_one(rows, began)
+            return result
         except TimeoutError as error:
             raise RequestError(504, self._too_late_text) from error
         finally:
@@ -151,20 +184,28 @@ class Batcher:
         rows = sum(one.rows for one in batch)
         self._observe(rows)
         loop = asyncio.get_running_loop()
+        began = time.monotonic()
         if rows <= self._fast_rows:
-            self._finish(batch, self._answers(batch))
+            self._finish(batch, *self._answers(batch), began)
             return
         running = loop.run_in_executor(self._executor, self._answers, batch)
         # A batch may have begun when its requests had waited for most of their time.
         timer = loop.call_later(self._limits.timeout_secs + 1.0, self._expire, batch)
 
-        def finish(done: asyncio.Future[list[Result | Exception]]) -> None:
+        def finish(done: asyncio.Future[tuple[list[Result | Exception], int]]) -> None:
             timer.cancel()
-            self._finish(batch, _result_or_errors(done, len(batch)))
+            self._finish(batch, *_result_or_errors(done, len(batch)), began)
 
         running.add_done_callback(finish)
 
-    def _finish(self, batch: Sequence[_Waiting], answers: Sequence[Result | Exception]) -> None:
+    def _finish(
+        self, batch: Sequence[_Waiting], answers: Sequence[Result | Exception], executions: int, began: float
+    ) -> None:
+        executed, now = self._executed, time.monotonic()
+        secs = now - began
+        if executions:
+            executed.executions += executions
+            executed.last = now
         for one, answer in zip(batch, answers, strict=True):
             # A future is done already if its client has gone.
             if one.future.done():
@@ -173,6 +214,10 @@ class Batcher:
                 one.future.set_exception(answer)
             else:
                 one.future.set_result(answer)
+                executed.requests += 1
+                executed.instances += one.rows
+                executed.queue_secs += began - one.since
+                executed.compute_secs += secs
         if self._queue:
             asyncio.get_running_loop().call_soon(self._flush)
         else:
@@ -208,8 +253,8 @@ class Batcher:
             rows += one.rows
         return batch
 
-    def _answers(self, batch: Sequence[_Waiting]) -> list[Result | Exception]:
-        """Run a batch; return a result or an error for each request."""
+    def _answers(self, batch: Sequence[_Waiting]) -> tuple[list[Result | Exception], int]:
+        """Run a batch; return a result or an error for each request, and how often the model ran without an error."""
         signature = batch[0].signature
         if len(batch) > 1:
             try:
@@ -218,14 +263,14 @@ class Batcher:
                 # Run each request by itself, so that the one that is wrong gets the error, and the others an answer.
                 pass
             else:
-                return list(_divided(result, [one.rows for one in batch]))
+                return list(_divided(result, [one.rows for one in batch])), 1
         answers: list[Result | Exception] = []
         for one in batch:
             try:
                 answers.append(self._answer(one.columns, signature))
             except Exception as error:
                 answers.append(error)
-        return answers
+        return answers, sum(isinstance(answer, Result) for answer in answers)
 
     def _answer(self, columns: Columns, signature: str) -> Result:
         try:
@@ -241,11 +286,13 @@ def _is_finite(array: npt.NDArray[Any]) -> bool:
     return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
-def _result_or_errors(done: asyncio.Future[list[Result | Exception]], count: int) -> Sequence[Result | Exception]:
+def _result_or_errors(
+    done: asyncio.Future[tuple[list[Result | Exception], int]], count: int
+) -> tuple[list[Result | Exception], int]:
     error = done.exception()
     if error is None:
         return done.result()
-    return [RequestError(500, f"The model could not be run: {error}.")] * count
+    return [RequestError(500, f"The model could not be run: {error}.")] * count, 0
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:

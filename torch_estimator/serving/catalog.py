@@ -23,7 +23,7 @@ from torch_estimator.export.signatures import SIGNATURES_FILE, TensorInfo
 from torch_estimator.export.unknown_names import UnknownNames
 from torch_estimator.export.warmup import batches_of, read_warmup
 from torch_estimator.registry import Registry
-from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns
+from torch_estimator.serving.batcher import Batcher, BatchLimits, Columns, Executed
 from torch_estimator.serving.loader import Loader, in_thread
 from torch_estimator.serving.options import ServedModel, VersionPolicy
 from torch_estimator.web.errors import RequestError
@@ -140,6 +140,7 @@ class Version:
         limits: BatchLimits,
         executor: ThreadPoolExecutor,
         observe: Callable[[int], None] = lambda rows: None,
+        executed: Executed | None = None,
         ignore_unknown: bool = False,
         observe_unknown: Callable[[int], None] = lambda names: None,
     ) -> None:
@@ -158,7 +159,9 @@ class Version:
             # Another core can run a large request while the event loop reads the next one.
             fast_rows = min(fast_rows, limits.max_batch)
         # The batcher gets no reference to this object. A cycle would keep the memory of an old version for a while.
-        self.batcher = Batcher(self.export.predict, limits, executor, fast_rows=fast_rows, observe=observe)
+        self.batcher = Batcher(
+            self.export.predict, limits, executor, fast_rows=fast_rows, observe=observe, executed=executed
+        )
 
     def check(self, columns: Columns, signature: str) -> None:
         """Check inputs as a prediction does, without running the graph."""
@@ -281,8 +284,9 @@ class Catalog:
     failed for a while. While files of the version still change, as in a copy, it is tried earlier: after one second,
     then after twice as long each time. A load no longer holds back those of other versions after `slow_secs`. `threads`
     are those of one onnxruntime session. `observe` is called with the model, the version and the number of instances of
-    each batch. With `ignore_unknown`, names that a model does not read are left out, also if its export does not say
-    so; `observe_unknown` is called with the model, the version and their number.
+    each batch, and `executed` returns where a version adds up what it answers. With `ignore_unknown`, names that a
+    model does not read are left out, also if its export does not say so; `observe_unknown` is called with the model,
+    the version and their number.
     """
 
     def __init__(
@@ -294,6 +298,7 @@ class Catalog:
         retry_secs: float = 60.0,
         slow_secs: float = 30.0,
         observe: Callable[[str, int, int], None] = lambda model, version, rows: None,
+        executed: Callable[[str, int], Executed] = lambda model, version: Executed(),
         ignore_unknown: bool = False,
         observe_unknown: Callable[[str, int, int], None] = lambda model, version, names: None,
     ) -> None:
@@ -302,6 +307,7 @@ class Catalog:
         self._poll_secs = poll_secs
         self._retry_secs = retry_secs
         self._observe = observe
+        self._executed = executed
         self._ignore_unknown = ignore_unknown
         self._observe_unknown = observe_unknown
         self._executor = ThreadPoolExecutor(max(2, threads), thread_name_prefix="predict")
@@ -589,6 +595,7 @@ class Catalog:
             limits=self._limits,
             executor=self._executor,
             observe=partial(self._observe, name, number),
+            executed=self._executed(name, number),
             ignore_unknown=self._ignore_unknown,
             observe_unknown=partial(self._observe_unknown, name, number),
         )

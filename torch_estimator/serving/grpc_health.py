@@ -23,7 +23,7 @@ SERVICE = "grpc.health.v1.Health"
 _MESSAGES = read_messages("health")
 _Response = _MESSAGES["HealthCheckResponse"]
 
-# Seconds between two looks for a client that watches.
+# Seconds between two looks for the clients that watch.
 _LOOK_SECS = 0.1
 
 
@@ -33,6 +33,8 @@ class GrpcHealth:
     def __init__(self, app: ServingApp) -> None:
         self._service = app.service
         self._tokens = app.tokens
+        self._seen: object = None
+        self._changed = asyncio.Event()
 
     def handler(self) -> Any:
         """Return what a server of gRPC is to add."""
@@ -54,7 +56,10 @@ class GrpcHealth:
     async def _watch(self, request: bytes, context: Any) -> AsyncIterator[Any]:
         name = await self._read(request, context)
         sent = None
+        if self._seen is None:
+            self._look()
         while True:
+            changed = self._changed
             # A stream that stayed open would hold the end of the server back until its deadline.
             is_last = self._service.is_draining
             status = self._status(name)
@@ -63,7 +68,17 @@ class GrpcHealth:
                 sent = status
             if is_last:
                 return
-            await asyncio.sleep(_LOOK_SECS)
+            await changed.wait()
+
+    def _look(self) -> None:
+        """Wake all who watch if something has changed, now and from now on: a client may open thousands of streams."""
+        names = self._service.catalog.names()
+        now = (self._service.is_draining, *((name, self._status(name)) for name in ("", *names)))
+        if now != self._seen:
+            self._seen = now
+            self._changed.set()
+            self._changed = asyncio.Event()
+        asyncio.get_running_loop().call_later(_LOOK_SECS, self._look)
 
     async def _read(self, request: bytes, context: Any) -> str:
         """Return the name that a request asks for."""
@@ -81,7 +96,8 @@ class GrpcHealth:
 
     def _status(self, name: str) -> int:
         catalog = self._service.catalog
-        if name and not catalog.has(name):
+        try:
+            has_version = catalog.state(name).default is not None if name else catalog.is_ready
+        except RequestError:
             return int(_Response.SERVICE_UNKNOWN)
-        has_version = catalog.state(name).default is not None if name else catalog.is_ready
         return int(_Response.SERVING if has_version and not self._service.is_draining else _Response.NOT_SERVING)

@@ -22,11 +22,13 @@ import grpc
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.json_text import shortened
 from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.app import Answered, ServingApp
 from torch_estimator.serving.batcher import Result
 from torch_estimator.serving.catalog import Version
 from torch_estimator.serving.grpc_health import GrpcHealth
+from torch_estimator.serving.grpc_reflection import GrpcReflection
 from torch_estimator.serving.messages import read_messages
 from torch_estimator.serving.open_inference import (
     EXTENSIONS,
@@ -39,6 +41,7 @@ from torch_estimator.serving.open_inference import (
 )
 from torch_estimator.serving.options import ServingOptions
 from torch_estimator.serving.tensors import InputTensor, read_columns, texts_of
+from torch_estimator.serving.triton import describe_config, repository_index, statistics
 from torch_estimator.web.errors import RequestError, option_to_change
 
 logger = logging.getLogger("torch_estimator")
@@ -134,17 +137,23 @@ class GrpcServer:
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
         }
         own = self._service_of(
             SERVICE, {name: (_MESSAGES[f"{name}Request"], method) for name, method in methods.items()}
         )
         server.add_generic_rpc_handlers((own, GrpcHealth(self._app).handler()))
+        described = ["open_inference", "health"]
         if options.tf_serving_grpc_port is not None:
             # Few need it, and it takes time and memory.
             from torch_estimator.serving.tensorflow_grpc import TensorflowGrpc
 
             theirs = TensorflowGrpc(self._service).services()
             server.add_generic_rpc_handlers([self._service_of(name, each) for name, each in theirs.items()])
+            described.append("tensorflow_serving")
+        server.add_generic_rpc_handlers(GrpcReflection(self._app.tokens, tuple(described)).handlers())
         host = f"[{options.host}]" if ":" in options.host else options.host
         for port in options.grpc_ports:
             address = f"{host}:{port}"
@@ -257,6 +266,24 @@ class GrpcServer:
         answered.instances = call.rows
         result = await self._service.predict_instances(version, call.signature, call.columns, call.rows)
         return write_infer(call, result, version)
+
+    async def _model_config(self, request: Any, answered: Answered) -> Any:
+        version = find_version(self._service, request.name, request.version)
+        answered.model, answered.version = version.model, version.number
+        config = describe_config(self._service, version.model, find_signature({}, version)[1])
+        return _MESSAGES["ModelConfigResponse"](config=config)
+
+    async def _model_statistics(self, request: Any, answered: Answered) -> Any:
+        version = find_version(self._service, request.name, request.version) if request.version else None
+        models = [request.name] if request.name else self._service.catalog.names()
+        return _MESSAGES["ModelStatisticsResponse"](**await statistics(self._service, models, version))
+
+    async def _repository_index(self, request: Any, answered: Answered) -> Any:
+        if request.repository_name:
+            name = shortened(request.repository_name)
+            raise RequestError(404, f"There is no repository {name}; the server has one, without a name.")
+        index = repository_index(self._service.catalog, only_ready=request.ready)
+        return _MESSAGES["RepositoryIndexResponse"](models=index)
 
 
 def _metadata(context: Any, name: str) -> bytes:

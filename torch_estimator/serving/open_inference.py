@@ -29,6 +29,7 @@ from torch_estimator.serving.catalog import Version
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.tensorflow_rest import read_json
 from torch_estimator.serving.tensors import InputTensor, read_columns
+from torch_estimator.serving.triton import describe_config, repository_index, statistics, wants_only_ready
 from torch_estimator.web.errors import RequestError
 from torch_estimator.web.http import Headers, Receive, Scope, Send, header, read_body, respond
 
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
 PLATFORM = "onnx_onnxv1"
 """The protocol's name of what runs the models."""
 
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
 """Extensions of the protocol that the server has."""
 
-_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer|)")
+_PATH = re.compile(
+    r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer|/config|/stats|)"
+)
 
 _LENGTH_HEADER = b"inference-header-content-length"
 
@@ -84,9 +87,24 @@ class OpenInferenceRest:
             answered.method = "health"
             await self._answer_health(verb, path, send, answered)
             return
+        if path == "/v2/repository/index":
+            answered.method = "repository_index"
+            _check_verb(verb, "POST", path)
+            body = await read_body(scope, receive, most_bytes=self._most_bytes)
+            index = repository_index(self._service.catalog, only_ready=wants_only_ready(body))
+            await respond(send, 200, orjson.dumps(index))
+            return
+        if path == "/v2/models/stats" and not self._service.catalog.has("stats"):
+            answered.method = "stats"
+            _check_verb(verb, "GET", path)
+            await self._answer_statistics(self._service.catalog.names(), "", send)
+            return
         model, version_text, rest = self._target(path)
-        answered.method = {"/infer": "infer", "/ready": "ready"}.get(rest, "metadata")
+        answered.method = rest[1:] or "metadata"
         _check_verb(verb, "POST" if rest == "/infer" else "GET", path)
+        if rest == "/stats":
+            await self._answer_statistics([model], version_text, send)
+            return
         version = find_version(self._service, model, version_text)
         answered.model, answered.version = version.model, version.number
         if rest == "/infer":
@@ -95,6 +113,9 @@ class OpenInferenceRest:
             is_ready = not self._service.is_draining
             answered.status = 200 if is_ready else 503
             await respond(send, answered.status, orjson.dumps({"name": version.model, "ready": is_ready}))
+        elif rest == "/config":
+            _, signature = find_signature({}, version)
+            await respond(send, 200, orjson.dumps(describe_config(self._service, version.model, signature)))
         else:
             await respond(send, 200, orjson.dumps(describe_model(self._service, version)))
 
@@ -110,6 +131,10 @@ class OpenInferenceRest:
             await respond(send, answered.status, orjson.dumps({"live": True, "ready": is_ready}))
         else:
             raise _nothing_at(path)
+
+    async def _answer_statistics(self, models: list[str], version_text: str, send: Send) -> None:
+        version = find_version(self._service, models[0], version_text) if version_text else None
+        await respond(send, 200, orjson.dumps(await statistics(self._service, models, version)))
 
     async def _infer(self, scope: Scope, receive: Receive, send: Send, answered: Answered, version: Version) -> None:
         body = await read_body(scope, receive, most_bytes=self._most_bytes)
@@ -327,8 +352,9 @@ def _dumps(content: Any, is_finite: bool) -> bytes:
 
 
 def _check_verb(verb: str, wanted: str, path: str) -> None:
-    if verb != wanted:
-        raise RequestError(405, f"Use {wanted} for {path}, not {verb}.")
+    if verb != wanted and (verb, wanted) != ("HEAD", "GET"):
+        allow = "GET, HEAD" if wanted == "GET" else wanted
+        raise RequestError(405, f"Use {wanted} for {path}, not {verb}.", allow=allow)
 
 
 def _nothing_at(path: str) -> RequestError:

@@ -22,12 +22,13 @@ _PROBLEMS = {
     404: "There is no such model or version.",
     408: "The body was not sent in time.",
     413: "The body is too large.",
-    415: "The body is compressed.",
+    415: "The body is compressed, but with neither gzip nor deflate.",
     429: "Too many instances wait; try again later.",
     503: "The server is not ready.",
     504: "The request has waited for too long.",
 }
 _OF_PREDICTION = (400, 401, 404, 408, 413, 415, 429, 504)
+_OF_INDEX = (400, 401, 408, 413, 415)
 _VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
 _LABEL = {"name": "label", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
@@ -46,8 +47,13 @@ def document(service: PredictionService) -> dict[str, Any]:
         ("/v2", "Name, version and extensions of the server", (401,)),
         ("/v2/health/live", "Whether the server runs", ()),
         ("/v2/health/ready", "Whether every model answers", (503,)),
+        ("/v2/models/stats", "What all models have answered, and how fast", (401,)),
     ):
         paths[place] = {"get": _operation(place[1:].replace("/", "_"), summary, object_answer, problems)}
+    index = _operation("v2_repository_index", "Versions of all models", _json(_list({"type": "object"})), _OF_INDEX)
+    ready = _object({"ready": {"type": "boolean"}}, required=())
+    index["requestBody"] = {"content": {"application/json": {"schema": ready}}}
+    paths["/v2/repository/index"] = {"post": index}
     schemas: dict[str, Any] = {"Error": _object({"error": {"type": "string"}}), "Status": _status_schema()}
     for name in service.catalog.names():
         state = service.catalog.state(name)
@@ -108,6 +114,8 @@ def _open_inference_paths(name: str, schemas: Mapping[str, Any]) -> dict[str, An
         for end, summary, problems in (
             ("", "Inputs and outputs of the default signature", (400, 401, 404)),
             ("/ready", "Whether the model answers", (400, 401, 404, 503)),
+            ("/config", "Settings of the model, as Triton says them", (400, 401, 404)),
+            ("/stats", "What the model has answered, and how fast", (401, 404)),
         ):
             identifier = f"{name}_v2{end.replace('/', '_')}{suffix}"
             paths[f"{place}{end}"] = {
@@ -131,7 +139,7 @@ def _infer_request(signature: Signature) -> Schema:
             "name": {"const": name},
             "datatype": {"const": info.type.datatype},
             "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-            "data": {"type": "array"},
+            "data": {"type": "array", "items": {}},
         }
         tensors.append(_object(fields))
     outputs = {"type": "array", "items": _object({"name": {"enum": list(signature.outputs)}})}

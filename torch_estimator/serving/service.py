@@ -41,6 +41,7 @@ class PredictionService:
             threads=options.session_threads,
             poll_secs=options.poll_secs,
             observe=self.metrics.observe_batch,
+            executed=self.metrics.executed,
             ignore_unknown=options.ignore_unknown,
             observe_unknown=self.metrics.count_unknown,
         )
