@@ -15,6 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 REQUIREMENTS: Mapping[str, Sequence[str]] = {
+    "clients": [
+        *("kserve==0.21.0", "tritonclient[grpc,http]==2.73.0", "grpcio-reflection==1.81.1"),
+        "openapi-python-client==0.29.1",
+    ],
     "jax": ["jax==0.10.2", "optax==0.2.8", "numpy==2.4.6"],
     "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0"],
     "kserve": ["kserve==0.21.0", "onnxruntime==1.31.1"],
