@@ -25,12 +25,14 @@ from torch_estimator.json_text import shortened
 
 Array = npt.NDArray[Any]
 
-_BYTES: Mapping[str, Any] = {
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+BYTES_SCHEMA: Mapping[str, Any] = {
     "type": "object",
-    "properties": {"b64": {"type": "string", "contentEncoding": "base64", "pattern": "^([A-Za-z0-9+/]{4})*$"}},
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}},
     "required": ["b64"],
     "additionalProperties": False,
 }
+"""JSON schema of bytes, to which schemas refer as ``#/components/schemas/Bytes``: generators of clients need a name."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class Strings(DType):
         return texts.reshape(array.shape)
 
     def schema(self, *, is_input: bool) -> dict[str, Any]:
-        # An answer has bytes that are no UTF-8 as an object.
-        return {"anyOf": [{"type": self.json}, _BYTES]} if is_input else {"type": [self.json, "object"]}
+        # An answer, too, has bytes that are no UTF-8 as an object.
+        return {"anyOf": [{"type": self.json}, {"$ref": "#/components/schemas/Bytes"}]}
 
     def encode(self, array: Array) -> bytes:
         r"""Return strings in binary form: the length of each one as four bytes, and its text.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch_estimator.export.dtypes import BYTES_SCHEMA
 from torch_estimator.export.signatures import CLASSIFY, REGRESS, Signature, TensorInfo
 from torch_estimator.serving.catalog import ModelState, Version
 from torch_estimator.serving.service import PredictionService
@@ -54,7 +55,12 @@ def document(service: PredictionService) -> dict[str, Any]:
     ready = _object({"ready": {"type": "boolean"}}, required=())
     index["requestBody"] = {"content": {"application/json": {"schema": ready}}}
     paths["/v2/repository/index"] = {"post": index}
-    schemas: dict[str, Any] = {"Error": _object({"error": {"type": "string"}}), "Status": _status_schema()}
+    schemas: dict[str, Any] = {
+        "Error": _object({"error": {"type": "string"}}),
+        "Status": _status_schema(),
+        "Bytes": BYTES_SCHEMA,
+        "Context": {"type": "object"},
+    }
     for name in service.catalog.names():
         state = service.catalog.state(name)
         if state.default is not None:
@@ -152,21 +158,31 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
     signatures = version.export.signatures
     schemas: dict[str, Any] = {}
     requests, answers = [], []
+
+    def named_schema(key: str, schema: Schema) -> Schema:
+        # Generators of clients make a class of each object. Without names of their own, many would get the same one.
+        schemas[f"{name}.{key}"] = schema
+        return {"$ref": f"#/components/schemas/{name}.{key}"}
+
     for key, signature in signatures.items():
-        schemas[f"{name}.{key}.instance"] = _instance(signature, version.export.unknown.ignore)
-        instance = {"$ref": f"#/components/schemas/{name}.{key}.instance"}
+        instance = named_schema(f"{key}.instance", _instance(signature, version.export.unknown.ignore))
         named = {"signature_name": {"const": key}}
         required = () if key == "serving_default" else ("signature_name",)
         rows = _object({**named, "instances": _list(instance)}, required=("instances", *required))
-        columns = _object({**named, "inputs": _inputs(signature)}, required=("inputs", *required))
-        requests += [{**rows, "not": {"required": ["inputs"]}}, {**columns, "not": {"required": ["instances"]}}]
+        inputs = named_schema(f"{key}.inputs", _inputs(signature))
+        columns = _object({**named, "inputs": inputs}, required=("inputs", *required))
+        requests.append(named_schema(f"{key}.by_row", {**rows, "not": {"required": ["inputs"]}}))
+        requests.append(named_schema(f"{key}.by_column", {**columns, "not": {"required": ["instances"]}}))
         outputs = {output: _row(info, is_input=False) for output, info in signature.outputs.items()}
         row, column = _object(outputs), _object({output: _list(schema) for output, schema in outputs.items()})
         if len(outputs) == 1:
             # TensorFlow Serving drops the name of a single output.
             (row,) = outputs.values()
             column = _list(row)
-        answers += [_object({"predictions": _list(row)}), _object({"outputs": column})]
+        else:
+            row, column = named_schema(f"{key}.prediction", row), named_schema(f"{key}.outputs", column)
+        answers.append(named_schema(f"{key}.answer_by_row", _object({"predictions": _list(row)})))
+        answers.append(named_schema(f"{key}.answer_by_column", _object({"outputs": column})))
     schemas[f"{name}.predict.request"] = {"anyOf": requests}
     schemas[f"{name}.predict.answer"] = {"anyOf": answers}
     if "serving_default" in signatures:
@@ -181,7 +197,11 @@ def _model_schemas(name: str, version: Version) -> dict[str, Any]:
         of_method = []
         for key in fitting:
             instance = {"$ref": f"#/components/schemas/{name}.{key}.instance"}
-            fields = {"signature_name": {"const": key}, "examples": _list(instance), "context": _object({})}
+            fields = {
+                "signature_name": {"const": key},
+                "examples": _list(instance),
+                "context": {"$ref": "#/components/schemas/Context"},
+            }
             of_method.append(_object(fields, required=["examples"] + ["signature_name"] * (key != unnamed)))
         schemas[f"{name}.{method}.request"] = {"anyOf": of_method}
         schemas[f"{name}.{method}.answer"] = _object({"results": _list(result)})
