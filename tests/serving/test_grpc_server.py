@@ -480,3 +480,15 @@ def test_a_wrong_address_is_refused(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(InvalidValueError, match=f"port {port}: Address already in use"):
             reserve_port(ServingOptions(models=models, grpc_port=port))
+
+
+def test_the_limit_of_a_message_is_that_of_the_inflated_one(server: Server) -> None:
+    settings = {"compression": grpc.Compression.Gzip, "options": (("grpc.max_send_message_length", -1),)}
+    with grpc.insecure_channel(server.grpc, **settings) as channel:
+        ask = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        assert ask(message().SerializeToString(), timeout=60)
+        before = server.peak_bytes
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(bytes(2**27), timeout=60)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert server.peak_bytes < before + 2**25
