@@ -201,11 +201,8 @@ class Batcher:
     def _finish(
         self, batch: Sequence[_Waiting], answers: Sequence[Result | Exception], executions: int, began: float
     ) -> None:
-        executed, now = self._executed, time.monotonic()
-        secs = now - began
-        if executions:
-            executed.executions += executions
-            executed.last = now
+        now = time.monotonic()
+        requests, instances, since = 0, 0, 0.0
         for one, answer in zip(batch, answers, strict=True):
             # A future is done already if its client has gone.
             if one.future.done():
@@ -214,10 +211,17 @@ class Batcher:
                 one.future.set_exception(answer)
             else:
                 one.future.set_result(answer)
-                executed.requests += 1
-                executed.instances += one.rows
-                executed.queue_secs += began - one.since
-                executed.compute_secs += secs
+                requests += 1
+                instances += one.rows
+                since += one.since
+        if requests:
+            executed = self._executed
+            executed.executions += executions
+            executed.requests += requests
+            executed.instances += instances
+            executed.queue_secs += requests * began - since
+            executed.compute_secs += requests * (now - began)
+            executed.last = now
         if self._queue:
             asyncio.get_running_loop().call_soon(self._flush)
         else:
