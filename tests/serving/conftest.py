@@ -10,6 +10,9 @@ import pytest
 from tests.serving.models import app_of, write_export
 from torch_estimator.serving.app import ServingApp
 
+# It needs TensorFlow, and runs in an environment of its own.
+collect_ignore = ["tensorflow_serving_client.py"]
+
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
