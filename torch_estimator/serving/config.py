@@ -44,6 +44,9 @@ def settings_of(options: Mapping[str, Any]) -> ServingOptions:
     values = {} if path is None else read_config(path)
     # Options have the names of the settings, and are None unless they are given.
     values |= {one.name: options[one.name] for one in fields(ServingOptions) if options.get(one.name) is not None}
+    if "host" in values:
+        # An address of IPv6 is often written in brackets, as in URLs.
+        values["host"] = values["host"].strip("[]")
     models = (*values.get("models", ()), *(_named(text, policy) for text in options["model"]))
     if not models and values.get("registry") is None:
         values["registry"] = options.get("default_registry")
