@@ -69,7 +69,7 @@ def run_job(options: argparse.Namespace) -> None:
         return
     with private_files(options.output):
         files.write_atomic(options.output, text.encode())
-    print(printable(f"Wrote {options.output}; start the job with kubectl apply -f {options.output}."))
+    print(printable(f"Wrote {options.output}; start the job with kubectl apply --server-side -f {options.output}."))
 
 
 def run(options: argparse.Namespace) -> None:

@@ -23,15 +23,11 @@ from torch_estimator.jobs.directory import JobDirectory, JobSpec, State, role_of
 from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.jobs.logs import RoleLogs
 from torch_estimator.jobs.package import local_package
-from torch_estimator.jobs.request import with_secrets
+from torch_estimator.jobs.request import SECRETS, with_secrets
 from torch_estimator.jobs.targets import tasks_of
 from torch_estimator.json_text import sentence
 from torch_estimator.launch.job import Event, Job, Limits, describe_status
 from torch_estimator.launch.layout import Program
-
-SECRETS = "TORCH_ESTIMATOR_SECRET_ARGUMENTS"
-"""Environment variable with the values of secret arguments as JSON. Only the launcher gets it."""
-
 
 Body = Callable[[JobDirectory, JobSpec, list[str]], tuple[int, str, bool]]
 """Function that runs a job with the values of its secret arguments: ``status, reason, was_interrupted = body(…)``.

@@ -16,6 +16,9 @@ from torch_estimator.jobs.directory import JobSpec, Machine
 from torch_estimator.jobs.table import CUSTOM, Table, tier_name
 from torch_estimator.jobs.yaml_reader import Unread, YamlReader
 
+SECRETS = "TORCH_ESTIMATOR_SECRET_ARGUMENTS"
+"""Environment variable with the values of secret arguments as JSON. Only the launcher gets it."""
+
 STUDY_KEYS = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
 """Keys of Vertex AI's configuration that say what a study is."""
 

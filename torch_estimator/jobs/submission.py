@@ -13,9 +13,9 @@ from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobSpec
 from torch_estimator.jobs.kinds import KINDS, status_of
-from torch_estimator.jobs.launcher import SECRETS, ended_by_sigterm
+from torch_estimator.jobs.launcher import ended_by_sigterm
 from torch_estimator.jobs.package import copy_package, local_package, package_digest
-from torch_estimator.jobs.request import with_secrets, without_secrets
+from torch_estimator.jobs.request import SECRETS, with_secrets, without_secrets
 from torch_estimator.launch.layout import Program
 
 

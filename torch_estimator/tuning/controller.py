@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from torch_estimator import files
 from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
-from torch_estimator.jobs.launcher import SECRETS, ended_after
+from torch_estimator.jobs.launcher import ended_after
 from torch_estimator.jobs.launcher import main as launch
 from torch_estimator.jobs.logs import RoleLogs
+from torch_estimator.jobs.request import SECRETS
 from torch_estimator.launch.job import describe_status
 from torch_estimator.processes.events import Events
 from torch_estimator.run_config import COMPILE

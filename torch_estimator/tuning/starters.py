@@ -27,7 +27,7 @@ from typing import NoReturn, Protocol, runtime_checkable
 from torch_estimator import files
 from torch_estimator.compile.sources import package_of_module
 from torch_estimator.initial_values import truncated_normal, uniform
-from torch_estimator.jobs.launcher import SECRETS
+from torch_estimator.jobs.request import SECRETS
 from torch_estimator.processes.forked import fork
 from torch_estimator.runs.locks import Holder
 from torch_estimator.torch_import import without_collections

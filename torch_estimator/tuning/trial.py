@@ -23,8 +23,7 @@ from torch_estimator.compile.policy import choose_with
 from torch_estimator.errors import RESTART_ME
 from torch_estimator.executors.evaluation_watch import EvaluationWatch, watch_with
 from torch_estimator.jobs.directory import JobDirectory, JobSpec
-from torch_estimator.jobs.launcher import SECRETS
-from torch_estimator.jobs.request import with_secrets
+from torch_estimator.jobs.request import SECRETS, with_secrets
 from torch_estimator.launch.layout import Program
 from torch_estimator.run_config import COMPILE
 from torch_estimator.runs.locks import FileLock, Holder

@@ -32,8 +32,8 @@ MAIN = "main"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 _PORT = 2222
-# The name of a pod has the role, the index and two hyphens more.
-_MOST_NAME = 46
+# The longest name of a pod is that of a JobSet's evaluator, which has -evaluator-0-, an index and six characters more.
+_MOST_NAME = 40
 _MOST_SECRET_BYTES = 2**20
 _PACKAGE, _PACKED, _KEYS = "/torch-estimator/package", "/torch-estimator/packed", "/torch-estimator/key"
 _ARCHIVE, _KEY = "package.tar.gz", "key"
@@ -240,7 +240,9 @@ class Objects:
             },
         }
         if spec.max_running_secs:
-            own["activeDeadlineSeconds"] = math.ceil(spec.max_running_secs + self.settings.grace_secs)
+            # The launcher ends it before, as it counts from the start of the roles.
+            secs = spec.max_running_secs + self.settings.start_secs + self.settings.grace_secs
+            own["activeDeadlineSeconds"] = math.ceil(secs)
         return self._object("batch/v1", "Job", self.job_name(type), own, type)
 
     def _job_set(self, jobs: Mapping[str, Object]) -> Object:

@@ -7,11 +7,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from torch_estimator.cluster.task import PARAMETER_SERVER, Task
-from torch_estimator.errors import RESTART_ME
+from torch_estimator.errors import RESTART_ME, UserError
 from torch_estimator.jobs.directory import role_of
 from torch_estimator.jobs.kubernetes.cluster import Cluster, MissingError, Object, RefusedError, UnreachableError
 from torch_estimator.jobs.kubernetes.objects import INDEX, MAIN, ROLE, Objects, type_of
@@ -24,6 +24,7 @@ _RETRY_SECS = 1.0
 _LOOK_SECS = 2.0
 _SIGNALLED = 128
 _FORCE_SECS = 5.0
+_CAUSE_SECS = 5.0
 _MARK = b"--- pod "
 
 
@@ -36,8 +37,14 @@ class Pods:
         self._pods: dict[str, Object] = {}
         self._is_closed = False
         self._has_listed = threading.Event()
+        self._reported: set[str] = set()
         self.trouble = ""
         threading.Thread(target=self._run, name="pods", daemon=True).start()
+
+    @property
+    def are_known(self) -> bool:
+        """Whether the cluster has said once which pods there are."""
+        return self._has_listed.is_set()
 
     def close(self) -> None:
         """End the thread, once the cluster answers."""
@@ -57,6 +64,22 @@ class Pods:
             return any(
                 pod["metadata"]["labels"].get(ROLE) != PARAMETER_SERVER and not has_ended(pod)
                 for pod in self._pods.values()
+            )
+
+    def report(self, pod: Object) -> None:
+        """Note that the exit of a pod was told."""
+        with self.changed:
+            self._reported.add(pod["metadata"]["uid"])
+            self.changed.notify_all()
+
+    def owe_error_beside(self, pod: Object) -> bool:
+        """Return whether another pod of the same Job has ended with a user's error that was not told yet."""
+        type = pod["metadata"]["labels"].get(ROLE)
+        with self.changed:
+            return any(
+                has_ended(one) and _outcome(one)[0] == UserError.exit_status
+                for uid, one in self._pods.items()
+                if one["metadata"]["labels"].get(ROLE) == type and uid not in {*self._reported, pod["metadata"]["uid"]}
             )
 
     def now(self, pod: Object) -> Object:
@@ -266,7 +289,7 @@ class PodProcess:
         return not self._thread.is_alive()
 
     def _follow(self) -> None:
-        role, status = self._role, 1
+        role = self._role
         while (pod := role.next()) is not None:
             self._pod = pod
             role.copy(pod, self._write)
@@ -279,10 +302,18 @@ class PodProcess:
                 continue
             status, said = _outcome(pod)
             self._note(said)
-            break
-        else:
-            self._note(role.end())
-        self._on_exit(status)
+            self._wait_for_cause(pod)
+            self._on_exit(status)
+            role.pods.report(pod)
+            return
+        self._note(role.end())
+        self._on_exit(1)
+
+    def _wait_for_cause(self, pod: Object) -> None:
+        """Wait until the error of the user was told for which Kubernetes has ended this pod."""
+        deadline = time.monotonic() + _CAUSE_SECS
+        while self._role.pods.owe_error_beside(pod) and time.monotonic() < deadline:
+            self._role.pods.wait(_RETRY_SECS)
 
 
 def trouble_of(pod: Object) -> str:
@@ -334,14 +365,16 @@ def _new(lines: Iterable[bytes], seen: list[str]) -> Iterator[tuple[str, bytes]]
     `seen` has the time of the last line, once for each line of that time.
     """
     last, skip = (seen[0], len(seen)) if seen else ("", 0)
-    second, prefix, zone = b"", "", ""
+    second, offset, prefix, zone = b"", b"Z", "", ""
     for line in lines:
         stamp, _, text = line.partition(b" ")
         if stamp[:19] != second:
             second = stamp[:19]
-            local = time_text(_seconds(second.decode() + "Z"))
+            # Nodes write their own time, so the offset from UTC need not be Z.
+            offset = b"Z" if stamp.endswith(b"Z") else stamp[-6:]
+            local = time_text(_seconds((second + offset).decode()))
             prefix, zone = local[:20], local[23:]
-        at = f"{prefix}{stamp[20:-1].decode() or '0':0<9}{zone}"
+        at = f"{prefix}{stamp[20 : -len(offset)].decode() or '0':0<9}{zone}"
         if at == last and skip:
             skip -= 1
             continue
@@ -355,7 +388,7 @@ def _new(lines: Iterable[bytes], seen: list[str]) -> Iterator[tuple[str, bytes]]
 
 
 def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _role(pod: Object) -> str:

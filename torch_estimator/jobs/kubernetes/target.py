@@ -6,10 +6,12 @@ if it is killed, they go on, and the next command that looks at the job starts i
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import functools
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +25,7 @@ from torch_estimator.jobs.kubernetes.cluster import Cluster, MissingError, Objec
 from torch_estimator.jobs.kubernetes.objects import CREATED, Objects, Settings
 from torch_estimator.jobs.kubernetes.pods import PodProcess, Pods, Role, has_started, trouble_of
 from torch_estimator.jobs.logs import LogReader
-from torch_estimator.jobs.request import without_secrets
+from torch_estimator.jobs.request import SECRETS, without_secrets
 from torch_estimator.jobs.targets import Local, check_runs, settings_of, tasks_of
 from torch_estimator.kubernetes_objects import to_yaml
 from torch_estimator.launch.layout import Program
@@ -106,16 +108,23 @@ class Kubernetes(Local):
             return None
         spec = job.spec()
         try:
-            there = _found(_cluster(settings_of(Settings, spec)), spec, "JobSet", "Job")
+            cluster = _cluster(settings_of(Settings, spec))
+            there = _found(cluster, spec, "JobSet", "Job")
         except UserError:
             return None
         if not there:
             return why
-        if without_secrets(spec.arguments, spec.secret_arguments)[1]:
-            return f"{why}, while the roles go on"
+        environ = dict(os.environ)
+        if count := len(without_secrets(spec.arguments, spec.secret_arguments)[1]):
+            objects = _objects(cluster, spec, job.url)
+            try:
+                environ[SECRETS] = json.dumps(_secrets(cluster, objects.name, count))
+            except ClusterError as error:
+                cure = f"kubectl delete all,secret -l {objects.selector} ends them"
+                return f"{why}, while the roles go on; {cure}: {error}"
         with contextlib.suppress(BlockingIOError), FileLock(job.url, directory=True):
             if job.launched() == launched:
-                self.submit(job, spec, dict(os.environ))
+                self.submit(job, spec, environ)
         return None
 
     def leaves(self, job: JobDirectory) -> bool:
@@ -181,7 +190,19 @@ def _delete(cluster: Cluster, spec: JobSpec) -> None:
 
 
 def _objects(cluster: Cluster, spec: JobSpec, url: str) -> Objects:
-    return Objects(spec, url, is_job_set=spec.is_cluster and cluster.has_job_sets())
+    is_job_set = spec.is_cluster and cluster.has_job_sets()
+    if is_job_set and not _found(cluster, spec, "JobSet"):
+        # The cluster may know JobSets only since the job was submitted.
+        is_job_set = not _found(cluster, spec, "Job")
+    return Objects(spec, url, is_job_set=is_job_set)
+
+
+def _secrets(cluster: Cluster, name: str, count: int) -> list[str]:
+    """Return the values of secret arguments as the job's Secret has them."""
+    found = cluster.find("Secret", name)
+    if found is None:
+        raise ClusterError(f"its Secret {name} is gone.")
+    return [base64.b64decode(found["data"][f"argument-{number}"]).decode() for number in range(count)]
 
 
 def _create(cluster: Cluster, body: Object, *, is_dry: bool = False) -> None:
@@ -210,7 +231,7 @@ def _wait_for_pods(job: JobDirectory, spec: JobSpec, cluster: Cluster, pods: Pod
     began = time.monotonic()
     said = ""
     while True:
-        waiting = [name for name in roles if not any(map(has_started, pods.of(name)))]
+        waiting = [name for name in roles if not (pods.are_known and any(map(has_started, pods.of(name))))]
         if not waiting:
             return
         secs = time.monotonic() - began
