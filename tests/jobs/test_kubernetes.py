@@ -27,6 +27,7 @@ from torch_estimator.jobs.directory import FINAL, names
 from torch_estimator.jobs.kinds import status_of
 from torch_estimator.jobs.kubernetes.cluster import Cluster
 from torch_estimator.jobs.kubernetes.objects import LISTENS
+from torch_estimator.jobs.kubernetes.pods import _new as new_lines
 
 FOUR_ROLES = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--parameter-server-count", "1", "--on", "cluster")
 ROLES = ("chief-0", "worker-0", "ps-0", "evaluator-0")
@@ -196,7 +197,7 @@ def test_a_cancelled_job_leaves_nothing(on_cluster: Jobs, fake: Fake) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_job_goes_on_without_its_launcher_and_is_followed_again(on_cluster: Jobs, number: signal.Signals) -> None:
     on_cluster.program(COUNTING)
-    on_cluster.submit("left", *FOUR_ROLES)
+    on_cluster.submit("left", *FOUR_ROLES, "--", "--token", "a secret")
     first = wait_for_process(on_cluster, "worker-0")
     on_cluster.wait_for_line("left", "worker-0", f"line {first} 10")
     launcher = on_cluster.launcher("left")
@@ -212,6 +213,32 @@ def test_a_job_goes_on_without_its_launcher_and_is_followed_again(on_cluster: Jo
     assert on_cluster.wait("left") == "SUCCEEDED"
     for role in ("chief-0", "worker-0", "evaluator-0"):
         check_lines(on_cluster, "left", role)
+
+
+def test_times_of_a_log_may_have_an_offset() -> None:
+    seen = [
+        list(new_lines([stamp + b" a line"], []))
+        for stamp in (b"2026-11-29T08:00:00.12Z", b"2026-11-29T10:00:00.12+02:00")
+    ]
+    assert seen[0] == seen[1] and seen[0][0][1] == b"a line"
+
+
+def test_the_error_of_a_worker_is_not_taken_for_that_of_the_worker_that_it_ended(on_cluster: Jobs) -> None:
+    on_cluster.program("""
+    if me == "worker-1":
+        wait_for("go")
+        for number in range(20000):
+            print("a line before", number)
+        print("error: worker-1 cannot go on", flush=True)
+        sys.exit(2)
+    (here / f"{me}.{os.getpid()}").touch()
+    wait_for("never")
+    """)
+    on_cluster.submit("two", "--scale-tier", "CUSTOM", "--worker-count", "2", "--on", "cluster")
+    wait_for_process(on_cluster, "worker-0")
+    (on_cluster.folder / "go").touch()
+    assert on_cluster.wait("two") == "FAILED"
+    assert "worker-1 cannot go on" in on_cluster.describe("two")["reason"]
 
 
 def test_an_eviction_is_not_counted(on_cluster: Jobs, fake: Fake) -> None:
