@@ -19,15 +19,17 @@ import yaml
 from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from scripts.fake_kubernetes import Fake, fake_kubernetes
+from scripts.storms.common import ROOT
 from scripts.storms.submitting import is_running, wait_until
 from tests.cluster.security import objections
 from tests.jobs.conftest import Jobs
 from torch_estimator.cli.main import main
 from torch_estimator.jobs.directory import FINAL, names
 from torch_estimator.jobs.kinds import status_of
-from torch_estimator.jobs.kubernetes.cluster import Cluster
+from torch_estimator.jobs.kubernetes.cluster import _PATHS, Cluster
 from torch_estimator.jobs.kubernetes.objects import LISTENS
 from torch_estimator.jobs.kubernetes.pods import _new as new_lines
+from torch_estimator.jobs.kubernetes.target import RIGHTS
 
 FOUR_ROLES = ("--scale-tier", "CUSTOM", "--worker-count", "1", "--parameter-server-count", "1", "--on", "cluster")
 ROLES = ("chief-0", "worker-0", "ps-0", "evaluator-0")
@@ -344,6 +346,49 @@ def test_a_job_that_somebody_deletes_has_failed_and_can_be_resumed(on_cluster: J
     (on_cluster.folder / "enough").touch()
     assert on_cluster.run("resume", "deleted")[0] == 0
     assert on_cluster.wait("deleted") == "SUCCEEDED"
+
+
+def test_the_role_of_the_guide_has_the_rights_that_are_checked() -> None:
+    text = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
+    role = yaml.safe_load(text[text.index("apiVersion: rbac") :].partition("```")[0])
+    given = {(rule["resources"][0], verb) for rule in role["rules"] for verb in rule["verbs"] if verb != "create"}
+    checked = {
+        ("/".join(filter(None, [_PATHS[kind][1], part])), verb)
+        for (kind, part), verbs in RIGHTS.items()
+        for verb in verbs
+    }
+    assert given == checked | {("events", "list")}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("user = 0", "user must be a number from 1 on, since root is not allowed, but got 0; mend estimator.toml."),
+        ("cpus = -1.0", "cpus must be more than 0, but got -1.0; mend"),
+        ('memory = "4 GB"', "memory must be a size such as 4Gi or 500M, but got '4 GB'"),
+        ('container = { command = ["sh"] }', "container.command would replace what a job needs"),
+    ],
+)
+def test_settings_that_no_pod_could_have_are_refused(on_cluster: Jobs, line: str, said: str) -> None:
+    table(on_cluster, line)
+    assert refused(on_cluster).startswith(f"target cluster: {said}")
+
+
+def test_lists_of_the_settings_are_added_to_those_of_a_job(on_cluster: Jobs, tmp_path: Path) -> None:
+    table(on_cluster, 'container = { env = [{ name = "REGION", value = "north" }, { name = "HOME", value = "/x" }] }')
+    on_cluster.program("")
+    given = ("manifest", "job", "env", "--module-name", "trainer.task", "--on", "cluster", "--output", "out.yaml")
+    assert main(given) == 0
+    *_, job = yaml.safe_load_all((tmp_path / "out.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    environ = {one["name"]: one.get("value") for one in container["env"]}
+    assert environ["REGION"] == "north" and environ["HOME"] == "/x" and "TF_CONFIG" in environ
+
+
+def test_a_kubeconfig_that_is_none_gets_a_sentence(on_cluster: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    (on_cluster.folder / "broken").write_text("contexts: [a: {")
+    monkeypatch.setenv("KUBECONFIG", str(on_cluster.folder / "broken"))
+    assert f"the kubeconfig {on_cluster.folder}/broken cannot be read" in refused(on_cluster)
 
 
 def test_what_the_cluster_would_not_take_is_refused(

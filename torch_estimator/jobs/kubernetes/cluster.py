@@ -77,10 +77,18 @@ class Cluster:
                 configuration = client.Configuration()
                 config.load_kube_config(file, context or None, client_configuration=configuration)
                 own = chosen["context"].get("namespace", "default")
+        except InvalidValueError:
+            raise
         except config.ConfigException as error:
             raise InvalidValueError(
                 f"there is no Kubernetes cluster to use: {files.reason(error)}; KUBECONFIG must name a file with which "
                 "kubectl get pods works."
+            ) from error
+        except Exception as error:
+            # The client raises what its parsers raise.
+            raise InvalidValueError(
+                f"the kubeconfig {file or '~/.kube/config'} cannot be read: {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:300]}; mend it until kubectl get pods works."
             ) from error
         self.namespace = namespace or own
         self._configuration = configuration
@@ -117,6 +125,10 @@ class Cluster:
             options["gracePeriodSeconds"] = grace_secs
         with contextlib.suppress(MissingError):
             self._request("DELETE", self._path(kind, name), {}, options)
+
+    def plural(self, kind: str) -> str:
+        """Return what the cluster calls the objects of a kind."""
+        return _PATHS[kind][1]
 
     def may(self, verb: str, kind: str, subresource: str = "") -> bool:
         """Return whether the user has a right; True where the cluster does not say."""

@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import math
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,11 +39,29 @@ _MOST_SECRET_BYTES = 2**20
 _PACKAGE, _PACKED, _KEYS = "/torch-estimator/package", "/torch-estimator/packed", "/torch-estimator/key"
 _ARCHIVE, _KEY = "package.tar.gz", "key"
 _KEEP_SECS = 7 * 24 * 3600
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]|[EPTGMK]i)?")
+_ALLOWED = {
+    "user": "a number from 1 on, since root is not allowed",
+    "cpus": "more than 0",
+    "grace_secs": "0 or more",
+    "start_secs": "0 or more",
+    "mount": "an absolute path",
+    "memory": "a size such as 4Gi or 500M",
+}
+# What a job is made of; the settings have other ways to change some of it.
+_OWN_OF_POD = {"containers", "initContainers", "restartPolicy", "subdomain", "hostname"}
+_OWN_OF_CONTAINER = {"name", "image", "command", "args"}
 # What the init container runs: it needs Python only.
 _FETCH = """\
 import os, shutil, sys, tarfile
 source, target = sys.argv[1:]
-if not os.path.exists(source):
+try:
+    os.stat(source)
+except PermissionError:
+    who = f"user {os.getuid()}, as whom this pod runs, may not read {source}"
+    print(f"error: {who}; submit the job as that user, or give the target yours (user = …).", file=sys.stderr)
+    sys.exit(2)
+except FileNotFoundError:
     print(f"error: the volume of this pod has no {source}: it is not that of the jobs directory.", file=sys.stderr)
     sys.exit(2)
 if os.path.isdir(source):
@@ -85,8 +104,22 @@ class Settings:
     pod: dict[str, Any] = field(default_factory=dict)
     container: dict[str, Any] = field(default_factory=dict)
 
-    def check_image(self, target: str) -> None:
-        """Raise an InvalidValueError without an image; warn of one that may change."""
+    def check(self, target: str) -> None:
+        """Raise an InvalidValueError for what no pod could have; warn of an image that may change."""
+        limits = {"user": self.user >= 1, "cpus": self.cpus > 0, "grace_secs": self.grace_secs >= 0}
+        limits |= {"start_secs": self.start_secs >= 0, "mount": self.mount.startswith("/")}
+        limits |= {"memory": bool(_SIZE.fullmatch(self.memory))}
+        for name in (name for name, holds in limits.items() if not holds):
+            raise InvalidValueError(
+                f"target {target}: {name} must be {_ALLOWED[name]}, but got {getattr(self, name)!r}; mend "
+                "estimator.toml."
+            )
+        for table, names in (("pod", _OWN_OF_POD), ("container", _OWN_OF_CONTAINER)):
+            if wrong := sorted(names & getattr(self, table).keys()):
+                raise InvalidValueError(
+                    f"target {target}: {table}.{wrong[0]} would replace what a job needs; leave it out of "
+                    "estimator.toml."
+                )
         if not self.image:
             raise InvalidValueError(
                 f"target {target} has no image; name in estimator.toml the one that all pods run: image = "
@@ -319,7 +352,7 @@ class Objects:
                     "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
                 }
             }
-        return {**pod, **settings.pod}
+        return _over(pod, settings.pod)
 
     def _fetch(self, source: Object, path: str) -> Object:
         """Return the init container that copies or unpacks the package, which `source` mounts."""
@@ -360,7 +393,7 @@ class Objects:
                 "exec": {"command": [spec.interpreter, "-S", "-c", LISTENS, str(_PORT)]},
                 "timeoutSeconds": 10,
             }
-        return {**main, **settings.container}
+        return _over(main, settings.container)
 
     def _command(self, task: Task) -> list[str]:
         spec = self.spec
@@ -404,6 +437,16 @@ class Objects:
 def type_of(task: Task) -> str:
     """Return the type of a task; that of a program without a cluster is the chief."""
     return role_of(task).rpartition("-")[0]
+
+
+def _over(own: Object, more: Mapping[str, Any]) -> Object:
+    """Put further fields over ours. Lists of named things have ours, too, unless one of the same name is given."""
+    found = {**own, **more}
+    for key, given in more.items():
+        if isinstance(given, list) and isinstance(own.get(key), list):
+            names = {one.get("mountPath", one.get("name")) for one in given}
+            found[key] = [one for one in own[key] if one.get("mountPath", one.get("name")) not in names] + given
+    return found
 
 
 def _config(task: Task) -> Object:

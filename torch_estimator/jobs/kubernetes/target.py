@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from torch_estimator import files
@@ -34,7 +35,17 @@ from torch_estimator.launch.process import Start
 from torch_estimator.runs.locks import FileLock
 
 _KINDS = ("JobSet", "Job", "Service", "PodDisruptionBudget", "NetworkPolicy", "Secret")
-_RIGHTS = (("watch", "Pod", ""), ("get", "Pod", "log"), ("delete", "Job", ""), ("delete", "Secret", ""))
+# What a launcher asks for, but for creating, which is tried.
+RIGHTS = {
+    ("Pod", ""): ("list", "watch", "delete"),
+    ("Pod", "log"): ("get",),
+    ("Job", ""): ("get", "list", "delete"),
+    ("JobSet", ""): ("list", "delete"),
+    ("Secret", ""): ("get", "list", "delete"),
+    ("Service", ""): ("list", "delete"),
+    ("NetworkPolicy", ""): ("list", "delete"),
+    ("PodDisruptionBudget", ""): ("list", "delete"),
+}
 _QUIET_SECS, _LOOK_SECS = 3.0, 0.2
 _CLEAN_SECS = 60.0
 
@@ -53,7 +64,12 @@ class Kubernetes(Local):
             raise InvalidValueError(
                 f"target {spec.target} needs the client of Kubernetes; pip install 'torch-estimator[kubernetes]'."
             )
-        settings.check_image(spec.target)
+        settings.check(spec.target)
+        if settings.mounts(url) and os.geteuid() not in (0, settings.user):
+            raise InvalidValueError(
+                f"the pods of target {spec.target} run as user {settings.user} and could not read {url}, which only "
+                f"you can read; write user = {os.geteuid()} in estimator.toml."
+            )
         if spec.hang_secs:
             raise InvalidValueError(
                 "--hang-secs does not work on Kubernetes, as nothing looks into the pods; leave it out."
@@ -70,13 +86,7 @@ class Kubernetes(Local):
                     f"{', or a URL' if settings.claim else f', or target {spec.target} a claim'}."
                 )
         cluster = _cluster(settings)
-        for verb, kind, part in _RIGHTS:
-            if not cluster.may(verb, kind, part):
-                what = f"{kind.lower()}s{f'/{part}' if part else ''}"
-                raise InvalidValueError(
-                    f"you may not {verb} {what} in the namespace {cluster.namespace}; ask for that right, or name "
-                    "another namespace in estimator.toml."
-                )
+        _check_rights(cluster)
         if package is not None:
             objects = _objects(cluster, spec, url)
             for one in objects.build(package, without_secrets(spec.arguments, spec.secret_arguments)[1], b"key", 0.0):
@@ -171,6 +181,21 @@ class Kubernetes(Local):
 
 def _cluster(settings: Settings) -> Cluster:
     return Cluster(settings.context, settings.namespace)
+
+
+def _check_rights(cluster: Cluster) -> None:
+    asked = [(verb, kind, part) for (kind, part), verbs in RIGHTS.items() for verb in verbs]
+    if not cluster.has_job_sets():
+        asked = [one for one in asked if one[1] != "JobSet"]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        allowed = list(pool.map(lambda one: cluster.may(*one), asked))
+    if missing := [one for one, may in zip(asked, allowed, strict=True) if not may]:
+        verb, kind, part = missing[0]
+        what = cluster.plural(kind) + (f"/{part}" if part else "")
+        raise InvalidValueError(
+            f"you may not {verb} {what} in the namespace {cluster.namespace}; ask for that right, or name another "
+            "namespace in estimator.toml."
+        )
 
 
 def _found(cluster: Cluster, spec: JobSpec, *kinds: str) -> list[Object]:
