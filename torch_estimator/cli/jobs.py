@@ -462,7 +462,7 @@ def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
     if form == "json":
         print(json.dumps(content, indent=2))
         return
-    import yaml
+    from torch_estimator.kubernetes_objects import to_yaml
 
     for part in (content, content["trainingInput"]):
         for key in ("created", "since"):
@@ -472,7 +472,7 @@ def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
     shown.pop("launcher")
     content["trainingInput"] = shown
     content = {key: value for key, value in content.items() if value not in ("", None, {})}
-    print(printable(yaml.safe_dump(content, sort_keys=False, allow_unicode=True).rstrip()))
+    print(printable(to_yaml([content]).rstrip()))
 
 
 def run_cancel(options: argparse.Namespace) -> None:
