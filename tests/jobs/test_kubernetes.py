@@ -301,7 +301,7 @@ def test_a_package_reaches_pods_that_do_not_see_the_jobs(
     assert on_cluster.wait("laptop") == "SUCCEEDED"
     assert f"{volume} 1,2" in on_cluster.log("laptop", "chief-0")
     (on_cluster.folder / "trainer" / "large.bin").write_bytes(os.urandom(2**20))
-    assert refused(on_cluster).startswith("the package has 1.0 MiB when compressed, and the pods do not see ")
+    assert refused(on_cluster).startswith("the package has 1.0 MiB when compressed, and it comes in a Secret of ")
 
 
 @pytest.mark.parametrize(
@@ -383,6 +383,21 @@ def test_lists_of_the_settings_are_added_to_those_of_a_job(on_cluster: Jobs, tmp
     (container,) = job["spec"]["template"]["spec"]["containers"]
     environ = {one["name"]: one.get("value") for one in container["env"]}
     assert environ["REGION"] == "north" and environ["HOME"] == "/x" and "TF_CONFIG" in environ
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--hang-secs", "5"], "error: --hang-secs does not work on Kubernetes"),
+        (["--job-dir", "/home/me"], "error: --job-dir /home/me would be on the disks of the pods"),
+    ],
+)
+def test_a_manifest_is_refused_what_a_submission_is(
+    on_cluster: Jobs, capsys: pytest.CaptureFixture[str], option: list[str], said: str
+) -> None:
+    on_cluster.program("")
+    assert main(["manifest", "job", "bad", "--module-name", "trainer.task", "--on", "cluster", *option]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_kubeconfig_that_is_none_gets_a_sentence(on_cluster: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

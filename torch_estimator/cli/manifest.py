@@ -62,7 +62,7 @@ def run_job(options: argparse.Namespace) -> None:
     if spec.settings["kind"] != "kubernetes":
         raise InvalidValueError(f"target {spec.target} is {spec.settings['kind']}; name one of Kubernetes with --on.")
     objects = Objects(spec, "", is_job_set=options.jobset)
-    objects.settings.check(spec.target)
+    objects.settings.check(spec)
     text = to_yaml(objects.build(package, secrets, new_key(), spec.created))
     if options.output is None:
         print(text, end="")

@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import math
+import os
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -104,8 +105,9 @@ class Settings:
     pod: dict[str, Any] = field(default_factory=dict)
     container: dict[str, Any] = field(default_factory=dict)
 
-    def check(self, target: str) -> None:
-        """Raise an InvalidValueError for what no pod could have; warn of an image that may change."""
+    def check(self, spec: JobSpec) -> None:
+        """Raise an InvalidValueError for what no pod of the job could have; warn of an image that may change."""
+        target, folder = spec.target, spec.job_dir
         limits = {"user": self.user >= 1, "cpus": self.cpus > 0, "grace_secs": self.grace_secs >= 0}
         limits |= {"start_secs": self.start_secs >= 0, "mount": self.mount.startswith("/")}
         limits |= {"memory": bool(_SIZE.fullmatch(self.memory))}
@@ -126,6 +128,17 @@ class Settings:
                 '"registry.example.com/train@sha256:…".'
             )
         warn_of_tag(self.image)
+        if spec.hang_secs:
+            raise InvalidValueError(
+                "--hang-secs does not work on Kubernetes, as nothing looks into the pods; leave it out."
+            )
+        is_kept = bool(self.claim) and folder is not None and (not os.path.isabs(folder) or self.mounts(folder))
+        if folder is not None and files.is_local(folder) and not is_kept:
+            where = f"below {self.mount}, where the pods have claim {self.claim}" if self.claim else "a URL"
+            raise InvalidValueError(
+                f"--job-dir {folder} would be on the disks of the pods, which end with them; give {where}"
+                f"{', or a URL' if self.claim else f', or target {target} a claim'}."
+            )
 
     def mounts(self, path: str) -> bool:
         """Return whether the volume has a path."""
@@ -196,10 +209,14 @@ class Objects:
         if not settings.mounts(self.url):
             data[_ARCHIVE] = _packed(package)
         if sum(map(len, data.values())) > _MOST_SECRET_BYTES:
+            cure = "leave files out by .gitignore"
+            if self.url:
+                cure = (
+                    f"name with --jobs a directory below {settings.mount}, where the pods have their claim, or {cure}"
+                )
             raise InvalidValueError(
-                f"the package has {len(data.get(_ARCHIVE, b'')) / 2**20:.1f} MiB when compressed, and the pods do not "
-                f"see {self.url}, but a Secret of Kubernetes holds 1 MiB; name with --jobs a directory of the volume "
-                f"that target {spec.target} mounts at {settings.mount}, or leave files out by .gitignore."
+                f"the package has {len(data.get(_ARCHIVE, b'')) / 2**20:.1f} MiB when compressed, and it comes in a "
+                f"Secret of Kubernetes, which holds 1 MiB; {cure}."
             )
         found = [self._secret(data)] if data else []
         groups = self._groups()

@@ -64,27 +64,12 @@ class Kubernetes(Local):
             raise InvalidValueError(
                 f"target {spec.target} needs the client of Kubernetes; pip install 'torch-estimator[kubernetes]'."
             )
-        settings.check(spec.target)
+        settings.check(spec)
         if settings.mounts(url) and os.geteuid() not in (0, settings.user):
             raise InvalidValueError(
                 f"the pods of target {spec.target} run as user {settings.user} and could not read {url}, which only "
                 f"you can read; write user = {os.geteuid()} in estimator.toml."
             )
-        if spec.hang_secs:
-            raise InvalidValueError(
-                "--hang-secs does not work on Kubernetes, as nothing looks into the pods; leave it out."
-            )
-        folder = spec.job_dir
-        if folder is not None and files.is_local(folder):
-            is_kept = bool(settings.claim) and (not os.path.isabs(folder) or settings.mounts(folder))
-            if not is_kept:
-                where = (
-                    f"below {settings.mount}, where the pods have claim {settings.claim}" if settings.claim else "a URL"
-                )
-                raise InvalidValueError(
-                    f"--job-dir {folder} would be on the disks of the pods, which end with them; give {where}"
-                    f"{', or a URL' if settings.claim else f', or target {spec.target} a claim'}."
-                )
         cluster = _cluster(settings)
         _check_rights(cluster)
         if package is not None:
