@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -207,7 +208,8 @@ def test_one_process_evaluates_and_predicts_what_several_have_trained(tmp_path: 
     run(tmp_path, 32, 5, "repeat=1")
     (told,) = run(tmp_path, 32, 5, "evaluate=1", workers=0)
     assert "Restoring parameters from" in told
-    assert "evaluated: 0." in told
+    # The module's first values are drawn anew in each run.
+    assert re.search(r"^evaluated: \d\.\d+$", told, re.MULTILINE)
     assert "predicted: {" in told
 
 
