@@ -364,7 +364,10 @@ def test_the_role_of_the_guide_has_the_rights_that_are_checked() -> None:
     ("line", "said"),
     [
         ("user = 0", "user must be a number from 1 on, since root is not allowed, but got 0; mend estimator.toml."),
-        ("cpus = -1.0", "cpus must be more than 0, but got -1.0; mend"),
+        ("cpus = -1.0", "cpus must be a number above 0, but got -1.0; mend"),
+        ("cpus = inf", "cpus must be a number above 0, but got inf; mend"),
+        ('container = { env = ["A=1"] }', "container.env must be a list of tables with a name each, but got ['A=1'];"),
+        ("pod = { volumes = { a = 1 } }", "pod.volumes must be a list of tables with a name each, but got {'a': 1};"),
         ('memory = "4 GB"', "memory must be a size such as 4Gi or 500M, but got '4 GB'"),
         ('container = { command = ["sh"] }', "container.command would replace what a job needs"),
     ],

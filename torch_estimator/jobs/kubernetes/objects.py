@@ -43,7 +43,7 @@ _KEEP_SECS = 7 * 24 * 3600
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]|[EPTGMK]i)?")
 _ALLOWED = {
     "user": "a number from 1 on, since root is not allowed",
-    "cpus": "more than 0",
+    "cpus": "a number above 0",
     "grace_secs": "0 or more",
     "start_secs": "0 or more",
     "mount": "an absolute path",
@@ -51,6 +51,7 @@ _ALLOWED = {
 }
 # What a job is made of; the settings have other ways to change some of it.
 _OWN_OF_POD = {"containers", "initContainers", "restartPolicy", "subdomain", "hostname"}
+_NAMED = {"env", "ports", "volumeMounts", "volumes"}
 _OWN_OF_CONTAINER = {"name", "image", "command", "args"}
 # What the init container runs: it needs Python only.
 _FETCH = """\
@@ -108,7 +109,7 @@ class Settings:
     def check(self, spec: JobSpec) -> None:
         """Raise an InvalidValueError for what no pod of the job could have; warn of an image that may change."""
         target, folder = spec.target, spec.job_dir
-        limits = {"user": self.user >= 1, "cpus": self.cpus > 0, "grace_secs": self.grace_secs >= 0}
+        limits = {"user": self.user >= 1, "cpus": 0 < self.cpus < math.inf, "grace_secs": self.grace_secs >= 0}
         limits |= {"start_secs": self.start_secs >= 0, "mount": self.mount.startswith("/")}
         limits |= {"memory": bool(_SIZE.fullmatch(self.memory))}
         for name in (name for name, holds in limits.items() if not holds):
@@ -122,6 +123,13 @@ class Settings:
                     f"target {target}: {table}.{wrong[0]} would replace what a job needs; leave it out of "
                     "estimator.toml."
                 )
+            for key in sorted(_NAMED & getattr(self, table).keys()):
+                given = getattr(self, table)[key]
+                if not isinstance(given, list) or not all(isinstance(one, dict) and "name" in one for one in given):
+                    raise InvalidValueError(
+                        f"target {target}: {table}.{key} must be a list of tables with a name each, but got {given!r}; "
+                        "mend estimator.toml."
+                    )
         if not self.image:
             raise InvalidValueError(
                 f"target {target} has no image; name in estimator.toml the one that all pods run: image = "
