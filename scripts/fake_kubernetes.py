@@ -435,7 +435,7 @@ class Fake:
 
 @contextlib.contextmanager
 def fake_kubernetes(folder: Path, *options: str) -> Iterator[Fake]:
-    """Run a fake Kubernetes, with --jobset one that has JobSets, in a process that ends with its stdin."""
+    """Run a fake Kubernetes in a process that ends with its stdin. The option --jobset gives it JobSets."""
     command = [sys.executable, "-m", __name__, str(folder), *options]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None

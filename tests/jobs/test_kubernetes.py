@@ -77,6 +77,15 @@ def on_cluster(fake: Fake, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> Itera
     wait_until(lambda: not fake.pods())
 
 
+@pytest.fixture
+def job_sets(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """A Kubernetes with JobSets, which the target `cluster` is."""
+    with fake_kubernetes(tmp_path_factory.mktemp("kubernetes"), "--jobset") as started:
+        monkeypatch.setenv("KUBECONFIG", str(started.kubeconfig))
+        table(jobs)
+        yield started
+
+
 def table(jobs: Jobs, *more: str, image: str = IMAGE) -> None:
     lines = "\n".join([TABLE.format(image=image, mount=jobs.folder), *more])
     (jobs.folder / "estimator.toml").write_text(lines)
@@ -486,48 +495,38 @@ def _templates(objects: list[Any]) -> list[Any]:
     return [job["spec"]["template"] for job in jobs]
 
 
-def test_a_job_set_ends_with_its_roles(
-    jobs: Jobs, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with fake_kubernetes(tmp_path_factory.mktemp("kubernetes"), "--jobset") as fake:
-        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig))
-        table(jobs)
-        jobs.program(COUNTING)
-        jobs.submit("set", *FOUR_ROLES)
-        wait_until(lambda: len(roles_of(jobs, "set", "started")) == 4)
-        # The child of a JobSet has a name of its own.
-        assert sum(pod.startswith("set-worker-0-0-") for pod in fake.pods()) == 1
-        first = wait_for_process(jobs, "worker-0")
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: processes(jobs, "worker-0") not in ([], [first]))
-        wait_until(lambda: roles_of(jobs, "set", "restarted") != [])
-        (jobs.folder / "enough").touch()
-        assert jobs.wait("set") == "SUCCEEDED"
-        check_lines(jobs, "set", "worker-0")
-        assert not fake.pods()
+def test_a_job_set_ends_with_its_roles(jobs: Jobs, job_sets: Fake) -> None:
+    jobs.program(COUNTING)
+    jobs.submit("set", *FOUR_ROLES)
+    wait_until(lambda: len(roles_of(jobs, "set", "started")) == 4)
+    # The child of a JobSet has a name of its own.
+    assert sum(pod.startswith("set-worker-0-0-") for pod in job_sets.pods()) == 1
+    first = wait_for_process(jobs, "worker-0")
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: processes(jobs, "worker-0") not in ([], [first]))
+    wait_until(lambda: roles_of(jobs, "set", "restarted") != [])
+    (jobs.folder / "enough").touch()
+    assert jobs.wait("set") == "SUCCEEDED"
+    check_lines(jobs, "set", "worker-0")
+    assert not job_sets.pods()
 
 
-def test_the_end_of_the_servers_of_a_job_set_leaves_an_evaluator_at_work(
-    jobs: Jobs, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with fake_kubernetes(tmp_path_factory.mktemp("kubernetes"), "--jobset") as fake:
-        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig))
-        table(jobs)
-        jobs.program("""
-        (here / f"{me}.{os.getpid()}").touch()
-        if me == "evaluator-0":
-            wait_for("go")
-            print("evaluated", end="")
-        """)
-        jobs.submit("set", *FOUR_ROLES)
-        evaluator = wait_for_process(jobs, "evaluator-0")
-        wait_until(lambda: {"chief-0", "worker-0"} <= {*roles_of(jobs, "set", "exited")})
-        # Time for a deletion to reach it.
-        time.sleep(1)
-        assert is_running(evaluator)
-        (jobs.folder / "go").touch()
-        assert jobs.wait("set") == "SUCCEEDED"
-        assert "evaluated" in jobs.log("set", "evaluator-0")
+def test_the_end_of_the_servers_of_a_job_set_leaves_an_evaluator_at_work(jobs: Jobs, job_sets: Fake) -> None:
+    jobs.program("""
+    (here / f"{me}.{os.getpid()}").touch()
+    if me == "evaluator-0":
+        wait_for("go")
+        print("evaluated", end="")
+    """)
+    jobs.submit("set", *FOUR_ROLES)
+    evaluator = wait_for_process(jobs, "evaluator-0")
+    wait_until(lambda: {"chief-0", "worker-0"} <= {*roles_of(jobs, "set", "exited")})
+    # Time for a deletion to reach it.
+    time.sleep(1)
+    assert is_running(evaluator)
+    (jobs.folder / "go").touch()
+    assert jobs.wait("set") == "SUCCEEDED"
+    assert "evaluated" in jobs.log("set", "evaluator-0")
 
 
 def test_a_server_is_ready_once_it_listens() -> None:

@@ -7,6 +7,7 @@ to version, and most of a job's objects are built as JSON anyway.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -94,8 +95,9 @@ class Cluster:
         self._configuration = configuration
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
 
+    @functools.cached_property
     def has_job_sets(self) -> bool:
-        """Return whether the cluster knows JobSets."""
+        """Whether the cluster knows JobSets."""
         try:
             self._request("GET", _PATHS["JobSet"][0])
         except MissingError:

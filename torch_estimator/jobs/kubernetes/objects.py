@@ -13,7 +13,7 @@ import math
 import os
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,21 +38,23 @@ _PORT = 2222
 _MOST_NAME = 40
 _MOST_SECRET_BYTES = 2**20
 _PACKAGE, _PACKED, _KEYS = "/torch-estimator/package", "/torch-estimator/packed", "/torch-estimator/key"
-_ARCHIVE, _KEY = "package.tar.gz", "key"
+_ARCHIVE, _KEY, _ARGUMENT = "package.tar.gz", "key", "argument-"
 _KEEP_SECS = 7 * 24 * 3600
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]|[EPTGMK]i)?")
-_ALLOWED = {
-    "user": "a number from 1 on, since root is not allowed",
-    "cpus": "a number above 0",
-    "grace_secs": "0 or more",
-    "start_secs": "0 or more",
-    "mount": "an absolute path",
-    "memory": "a size such as 4Gi or 500M",
+# What settings must be, and whether a value is that.
+_BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "user": ("a number from 1 on, since root is not allowed", lambda value: value >= 1),
+    "cpus": ("a number above 0", lambda value: 0 < value < math.inf),
+    "grace_secs": ("0 or more", lambda value: value >= 0),
+    "start_secs": ("0 or more", lambda value: value >= 0),
+    "mount": ("an absolute path", lambda value: value.startswith("/")),
+    "memory": ("a size such as 4Gi or 500M", lambda value: bool(_SIZE.fullmatch(value))),
 }
 # What a job is made of; the settings have other ways to change some of it.
 _OWN_OF_POD = {"containers", "initContainers", "restartPolicy", "subdomain", "hostname"}
-_NAMED = {"env", "ports", "volumeMounts", "volumes"}
 _OWN_OF_CONTAINER = {"name", "image", "command", "args"}
+# Lists to which the settings add.
+_NAMED = {"env", "ports", "volumeMounts", "volumes"}
 # What the init container runs: it needs Python only.
 _FETCH = """\
 import os, shutil, sys, tarfile
@@ -109,22 +111,19 @@ class Settings:
     def check(self, spec: JobSpec) -> None:
         """Raise an InvalidValueError for what no pod of the job could have; warn of an image that may change."""
         target, folder = spec.target, spec.job_dir
-        limits = {"user": self.user >= 1, "cpus": 0 < self.cpus < math.inf, "grace_secs": self.grace_secs >= 0}
-        limits |= {"start_secs": self.start_secs >= 0, "mount": self.mount.startswith("/")}
-        limits |= {"memory": bool(_SIZE.fullmatch(self.memory))}
-        for name in (name for name, holds in limits.items() if not holds):
-            raise InvalidValueError(
-                f"target {target}: {name} must be {_ALLOWED[name]}, but got {getattr(self, name)!r}; mend "
-                "estimator.toml."
-            )
-        for table, names in (("pod", _OWN_OF_POD), ("container", _OWN_OF_CONTAINER)):
-            if wrong := sorted(names & getattr(self, table).keys()):
+        for name, (wanted, holds) in _BOUNDS.items():
+            if not holds(value := getattr(self, name)):
+                raise InvalidValueError(
+                    f"target {target}: {name} must be {wanted}, but got {value!r}; mend estimator.toml."
+                )
+        for table, more, own in (("pod", self.pod, _OWN_OF_POD), ("container", self.container, _OWN_OF_CONTAINER)):
+            if wrong := sorted(own & more.keys()):
                 raise InvalidValueError(
                     f"target {target}: {table}.{wrong[0]} would replace what a job needs; leave it out of "
                     "estimator.toml."
                 )
-            for key in sorted(_NAMED & getattr(self, table).keys()):
-                given = getattr(self, table)[key]
+            for key in sorted(_NAMED & more.keys()):
+                given = more[key]
                 if not isinstance(given, list) or not all(isinstance(one, dict) and "name" in one for one in given):
                     raise InvalidValueError(
                         f"target {target}: {table}.{key} must be a list of tables with a name each, but got {given!r}; "
@@ -211,7 +210,7 @@ class Objects:
             began: When the roles are started, in seconds since 1970; see `Program`.
         """
         spec, settings = self.spec, self.settings
-        data = {f"argument-{number}": value.encode() for number, value in enumerate(secrets)}
+        data = {f"{_ARGUMENT}{number}": value.encode() for number, value in enumerate(secrets)}
         if spec.parameter_server_count:
             data[_KEY] = key
         if not settings.mounts(self.url):
@@ -441,7 +440,7 @@ class Objects:
                 "valueFrom": {"secretKeyRef": {"name": self.name, "key": name}},
             }
             for name in data
-            if name.startswith("argument-")
+            if name.startswith(_ARGUMENT)
         ]
         values = {
             **environ_of(began),
@@ -459,6 +458,12 @@ class Objects:
         ]
 
 
+def secrets_in(secret: Object) -> list[str]:
+    """Return the values of secret arguments that `Objects.build` has put into a Secret."""
+    found = {name: value for name, value in secret["data"].items() if name.startswith(_ARGUMENT)}
+    return [base64.b64decode(found[f"{_ARGUMENT}{number}"]).decode() for number in range(len(found))]
+
+
 def type_of(task: Task) -> str:
     """Return the type of a task; that of a program without a cluster is the chief."""
     return role_of(task).rpartition("-")[0]
@@ -467,10 +472,11 @@ def type_of(task: Task) -> str:
 def _over(own: Object, more: Mapping[str, Any]) -> Object:
     """Put further fields over ours. Lists of named things have ours, too, unless one of the same name is given."""
     found = {**own, **more}
-    for key, given in more.items():
-        if isinstance(given, list) and isinstance(own.get(key), list):
-            names = {one.get("mountPath", one.get("name")) for one in given}
-            found[key] = [one for one in own[key] if one.get("mountPath", one.get("name")) not in names] + given
+    for key in _NAMED & more.keys():
+        # One volume may be mounted at several places.
+        by = "mountPath" if key == "volumeMounts" else "name"
+        names = {one.get(by) for one in more[key]}
+        found[key] = [one for one in own.get(key, []) if one[by] not in names] + more[key]
     return found
 
 

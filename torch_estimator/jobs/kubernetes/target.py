@@ -6,7 +6,6 @@ if it is killed, they go on, and the next command that looks at the job starts i
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import functools
@@ -23,7 +22,7 @@ from torch_estimator.cluster.task import Task
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobEvent, JobSpec, ended_here, role_of
 from torch_estimator.jobs.kubernetes.cluster import Cluster, MissingError, Object, TakenError
-from torch_estimator.jobs.kubernetes.objects import CREATED, Objects, Settings
+from torch_estimator.jobs.kubernetes.objects import CREATED, Objects, Settings, secrets_in
 from torch_estimator.jobs.kubernetes.pods import PodProcess, Pods, Role, has_started, trouble_of
 from torch_estimator.jobs.logs import LogReader
 from torch_estimator.jobs.request import SECRETS, without_secrets
@@ -110,13 +109,16 @@ class Kubernetes(Local):
         if not there:
             return why
         environ = dict(os.environ)
-        if count := len(without_secrets(spec.arguments, spec.secret_arguments)[1]):
-            objects = _objects(cluster, spec, job.url)
+        if without_secrets(spec.arguments, spec.secret_arguments)[1]:
+            objects = Objects(spec, job.url)
             try:
-                environ[SECRETS] = json.dumps(_secrets(cluster, objects.name, count))
+                secret = cluster.find("Secret", objects.name)
+                if secret is None:
+                    raise ClusterError(f"its Secret {objects.name} is gone.")
             except ClusterError as error:
                 cure = f"kubectl delete all,secret -l {objects.selector} ends them"
                 return f"{why}, while the roles go on; {cure}: {error}"
+            environ[SECRETS] = json.dumps(secrets_in(secret))
         with contextlib.suppress(BlockingIOError), FileLock(job.url, directory=True):
             if job.launched() == launched:
                 self.submit(job, spec, environ)
@@ -170,7 +172,7 @@ def _cluster(settings: Settings) -> Cluster:
 
 def _check_rights(cluster: Cluster) -> None:
     asked = [(verb, kind, part) for (kind, part), verbs in RIGHTS.items() for verb in verbs]
-    if not cluster.has_job_sets():
+    if not cluster.has_job_sets:
         asked = [one for one in asked if one[1] != "JobSet"]
     with ThreadPoolExecutor(len(asked)) as pool:
         allowed = list(pool.map(lambda one: cluster.may(*one), asked))
@@ -200,19 +202,11 @@ def _delete(cluster: Cluster, spec: JobSpec) -> None:
 
 
 def _objects(cluster: Cluster, spec: JobSpec, url: str) -> Objects:
-    is_job_set = spec.is_cluster and cluster.has_job_sets()
+    is_job_set = spec.is_cluster and cluster.has_job_sets
     if is_job_set and not _found(cluster, spec, "JobSet"):
         # The cluster may know JobSets only since the job was submitted.
         is_job_set = not _found(cluster, spec, "Job")
     return Objects(spec, url, is_job_set=is_job_set)
-
-
-def _secrets(cluster: Cluster, name: str, count: int) -> list[str]:
-    """Return the values of secret arguments as the job's Secret has them."""
-    found = cluster.find("Secret", name)
-    if found is None:
-        raise ClusterError(f"its Secret {name} is gone.")
-    return [base64.b64decode(found["data"][f"argument-{number}"]).decode() for number in range(count)]
 
 
 def _create(cluster: Cluster, body: Object, *, is_dry: bool = False) -> None:
