@@ -102,10 +102,10 @@ def run(options: argparse.Namespace) -> None:
         reserved.append(port_kept)
     listener = listen(settings.host, settings.port)
     host, port = listener.getsockname()[:2]
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    host = f"[{host}]" if ":" in host else host
+    address = f"{host}:{port}"
     scheme = "https" if settings.tls_certificate else "http"
     names = ", ".join(model.name for model in settings.models)
-    host = address.removesuffix(f":{port}")
     rpc = "".join(f" and gRPC at {host}:{port}" for port in sorted(settings.grpc_ports))
     if settings.serves_whole_registry:
         names += f"{' and ' if names else ''}the models of {settings.registry}"

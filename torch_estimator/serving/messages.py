@@ -6,6 +6,7 @@ one name.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 
+@functools.cache
 def read_pool(name: str) -> tuple[Any, list[bytes]]:
     """Return the pool of the files in ``protos/NAME.pb``, and these files, each as a serialized message."""
     pool = descriptor_pool.DescriptorPool()
