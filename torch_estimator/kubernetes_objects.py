@@ -1,11 +1,10 @@
-"""Names of Kubernetes objects, and their text."""
+"""What jobs and servers on Kubernetes have in common: names of objects, and what containers may do."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from torch_estimator.errors import printable
@@ -51,18 +50,3 @@ def warn_of_tag(image: str) -> None:
     """Say on stderr that an image without a digest may change."""
     if "@sha256:" not in image:
         print(f"warning: {printable(image)} has no digest; pods may run different builds.", file=sys.stderr)
-
-
-def to_yaml(objects: Sequence[dict[str, Any]]) -> str:
-    """Return objects as YAML, with texts of several lines as such and without references."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def text(dumper: Any, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
-    return str(yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000))

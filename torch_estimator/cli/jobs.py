@@ -462,7 +462,7 @@ def _print_spec(spec: JobSpec, form: str, extra: dict[str, Any]) -> None:
     if form == "json":
         print(json.dumps(content, indent=2))
         return
-    from torch_estimator.kubernetes_objects import to_yaml
+    from torch_estimator.yaml_text import to_yaml
 
     for part in (content, content["trainingInput"]):
         for key in ("created", "since"):

@@ -55,8 +55,8 @@ def run_job(options: argparse.Namespace) -> None:
     """Write the objects of a training on Kubernetes."""
     from torch_estimator.jobs.directory import private_files
     from torch_estimator.jobs.kubernetes.objects import Objects
-    from torch_estimator.kubernetes_objects import to_yaml
     from torch_estimator.parameter_server.encryption import new_key
+    from torch_estimator.yaml_text import to_yaml
 
     spec, secrets, package = requested(options, None)
     if spec.settings["kind"] != "kubernetes":

@@ -38,9 +38,10 @@ def add_to(targets: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the objects."""
-    from torch_estimator.kubernetes_objects import to_yaml, warn_of_tag
+    from torch_estimator.kubernetes_objects import warn_of_tag
     from torch_estimator.serving.config import settings_of
     from torch_estimator.serving.manifests import Deployed
+    from torch_estimator.yaml_text import to_yaml
 
     rpc = [] if options.kserve else ["--grpc-port", "8500"]
     arguments = ["--host", "0.0.0.0", "--port", "8501", *rpc, *options.arguments]

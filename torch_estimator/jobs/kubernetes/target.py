@@ -27,11 +27,11 @@ from torch_estimator.jobs.kubernetes.pods import PodProcess, Pods, Role, has_sta
 from torch_estimator.jobs.logs import LogReader
 from torch_estimator.jobs.request import SECRETS, without_secrets
 from torch_estimator.jobs.targets import Local, check_runs, settings_of, tasks_of
-from torch_estimator.kubernetes_objects import to_yaml
 from torch_estimator.launch.layout import Program
 from torch_estimator.launch.lines import WriteLine
 from torch_estimator.launch.process import Start
 from torch_estimator.runs.locks import FileLock
+from torch_estimator.yaml_text import to_yaml
 
 _KINDS = ("JobSet", "Job", "Service", "PodDisruptionBudget", "NetworkPolicy", "Secret")
 # What a launcher asks for, but for creating, which is tried.
