@@ -248,7 +248,7 @@ def measure_huge(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
 def live(shape: Shape, args: argparse.Namespace) -> dict[str, Any]:
     """Train a table, kill a server, go on later, evaluate, export and serve; return what all that took."""
     # A checkpoint must be written long before the next one begins, so that a server can be killed between them.
-    every = 100 if args.quick else 8_000
+    every = 100 if args.quick else 20_000
     steps = (3 if args.quick else 2) * every
     result: dict[str, Any] = {}
     with empty_cache() as variables, tempfile.TemporaryDirectory(dir=args.dir) as name:
