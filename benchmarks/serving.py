@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.census.parquet import write_parquet
 from benchmarks.census.setup import TRAIN_FILE, check_data
 from benchmarks.peers import environment
+from benchmarks.peers.grpc_requests import grpc_requests
 from benchmarks.protocol import (
     ROOT,
     Measured,
@@ -327,7 +328,7 @@ def measure_grpc(export: str, args: argparse.Namespace, folder: str) -> dict[str
     speeds: dict[str, list[float]] = {"tensorflow": [], "inference": []}
     with running("ours", export, 1, "--tf-serving-grpc-port", str(port)):
         files = {}
-        for path, content in grpc_requests(export).items():
+        for path, content in grpc_requests(export, "census", instances(1)).items():
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 # An error has an HTTP status of 200, so that h2load would not notice.
                 channel.unary_unary(path)(content, timeout=30)
@@ -345,34 +346,6 @@ def measure_grpc(export: str, args: argparse.Namespace, folder: str) -> dict[str
     ratios = [one / other for one, other in zip(speeds["tensorflow"], speeds["inference"], strict=True)]
     found = {f"grpc_{name}": statistics.median(values) for name, values in speeds.items()}
     return {**found, "grpc_ratio": statistics.median(ratios)}
-
-
-def grpc_requests(export: str) -> dict[str, bytes]:
-    """A request with one instance in each of our protocols over gRPC, by path; clients write them so."""
-    import torch_estimator as te
-    from torch_estimator.serving.messages import read_messages
-
-    (row,) = instances(1)
-    inputs = te.ExportedModel.load(export).signature("serving_default").inputs
-    open_inference, theirs = read_messages("open_inference"), read_messages("tensorflow_serving")
-    infer, predict = open_inference["ModelInferRequest"](model_name="census"), theirs["PredictRequest"]()
-    predict.model_spec.name = "census"
-    for name, info in inputs.items():
-        array = info.type.check(name, [row[name]])
-        infer.inputs.add(name=name, datatype=info.type.datatype, shape=[1])
-        infer.raw_input_contents.append(info.type.encode(array))
-        tensor = predict.inputs[name]
-        tensor.tensor_shape.dim.add(size=1)
-        if info.dtype == "DT_STRING":
-            tensor.dtype = 7
-            tensor.string_val.append(row[name].encode())
-        else:
-            tensor.dtype = 1
-            tensor.float_val.append(row[name])
-    return {
-        "/inference.GRPCInferenceService/ModelInfer": infer.SerializeToString(),
-        "/tensorflow.serving.PredictionService/Predict": predict.SerializeToString(),
-    }
 
 
 def calls_per_sec(call: Callable[[], object], secs: float) -> float:

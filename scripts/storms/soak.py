@@ -1,10 +1,11 @@
 """Serves a model under load for ten minutes, and checks that no request is lost: `scripts/storm soak`.
 
-`estimator serve` runs with two processes. 64 clients ask it without a pause, and one request in a hundred is malformed.
-Every 20 s a new version of the model is put into its directory, and every minute one of the two processes is killed. No
-valid request may fail but those in the hands of the killed process, every malformed one has to get a status from 400 to
-499, the metrics of all processes have to add up to what the clients have counted, and the memory of the processes must
-not grow by more than 5 % after the first minute.
+`estimator serve` runs with two processes. 64 clients ask it without a pause, a third of them over gRPC, with the
+messages of Open Inference and TensorFlow Serving in turns. One request in a hundred is malformed. Every 20 s a new
+version of the model is put into its directory, and every minute one of the processes is killed. No valid request may
+fail but those in the hands of the killed process, every malformed one has to get a status from 400 to 499 or one of
+gRPC's codes for that, the metrics of all processes have to add up to what the clients have counted, and the memory of
+the processes must not grow by more than 5 % after the first minute.
 
 Without --export, a small census model is trained first. With fewer than 300 seconds everything happens more often, and
 the memory is not judged.
@@ -28,14 +29,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.protocol import at_most, conclude, table
+from benchmarks.protocol import at_most, conclude, free_ports, table
 from scripts.storms.common import ROOT, conclude_storm, emptied, existing
+from scripts.storms.grpc_load import GrpcLoad
 from scripts.storms.load import Load
 from scripts.storms.server import ServerProcess, is_alive, kill_node, resident_mb
 
 _MODEL = "soak"
 _WORKERS = 2
 _CONNECTIONS = 64
+_OVER_GRPC = _CONNECTIONS // 3
 _MALFORMED = 0.01
 _SWAPS_PER_KILL = 3
 _KILL_SECS = 60.0
@@ -70,7 +73,8 @@ class Soak:
     """A server under load for `secs`, whose versions and processes are replaced.
 
     `instances` are predicted with the export in `export`. The directory `versions` is made anew. `sent_again` is as in
-    `scripts.storms.load`, and `problems` has a sentence for everything that did not hold.
+    `scripts.storms.load`, `over_grpc` counts the valid requests that were answered over gRPC, and `problems` has a
+    sentence for everything that did not hold.
     """
 
     def __init__(self, export: Path, instances: Sequence[dict[str, Any]], versions: Path, secs: float) -> None:
@@ -84,21 +88,35 @@ class Soak:
         self.kills = 0
         self.swaps = 0
         self.sent_again = 0
+        self.over_grpc = 0
         self.periods: list[Period] = []
         self.problems: list[str] = []
 
     async def run(self) -> None:
         """Run it from the start of the server to its end."""
         self._put_version()
-        with ServerProcess("--model", f"{_MODEL}={self._versions}", "--workers", str(_WORKERS)) as server:
-            load = Load(server.port, _MODEL, self._instances, connections=_CONNECTIONS, malformed=_MALFORMED)
+        (rpc,) = free_ports(1)
+        options = ["--workers", str(_WORKERS), "--grpc-port", str(rpc), "--tf-serving-grpc-port", str(rpc)]
+        with ServerProcess("--model", f"{_MODEL}={self._versions}", *options) as server:
+            rest = _CONNECTIONS - _OVER_GRPC
+            load = Load(server.port, _MODEL, self._instances, connections=rest, malformed=_MALFORMED)
+            over_grpc = GrpcLoad(
+                rpc,
+                _MODEL,
+                self._export,
+                self._instances,
+                connections=_OVER_GRPC,
+                record=load.record,
+                malformed=_MALFORMED,
+            )
             began = time.monotonic()
-            works = [self._swap(), self._kill(server, load), self._measure(server)]
+            works = [self._swap(), self._kill(server, load, over_grpc), self._measure(server)]
             tasks = [asyncio.create_task(work) for work in works]
             done, _ = await asyncio.wait(tasks, timeout=self._secs, return_when=asyncio.FIRST_EXCEPTION)
             for task in tasks:
                 task.cancel()
-            await load.stop()
+            await asyncio.gather(load.stop(), over_grpc.stop())
+            self.over_grpc = over_grpc.answered
             for task in done:
                 # None of them ends by itself, except with an exception.
                 task.result()
@@ -121,7 +139,7 @@ class Soak:
             await asyncio.to_thread(self._put_version)
             self.swaps += 1
 
-    async def _kill(self, server: ServerProcess, load: Load) -> None:
+    async def _kill(self, server: ServerProcess, load: Load, over_grpc: GrpcLoad) -> None:
         while True:
             await asyncio.sleep(self._kill_secs)
             nodes = server.nodes()
@@ -130,6 +148,7 @@ class Soak:
                 continue
             # Not in a thread: no client may open a connection between the look at those of the process and its end.
             kill_node(nodes[0], server.port, load.expect_loss)
+            over_grpc.expect_loss()
             self.kills += 1
             self._end_period(load, self.kills * self._kill_secs)
 
@@ -253,6 +272,8 @@ def soak(args: argparse.Namespace) -> Iterator[str]:
     print(f"{_CONNECTIONS} clients of {_WORKERS} processes for {args.secs:g} s.", flush=True)
     asyncio.run(one.run())
     print(f"\n{one.table()}\n\n{one.kills} processes were killed, and {one.swaps} versions were put in place.")
+    answered = sum(period.answered for period in one.periods)
+    print(f"{one.over_grpc} of {answered} answers came over gRPC.")
     print(f"{one.sent_again} requests were sent again, because a connection was closed before anything came back.\n")
     growth = at_most("growth of the memory after the first minute", _MOST_GROWTH, one.memory_growth(), digits=3)
     if conclude([growth], quick=args.secs < _JUDGED_SECS):

@@ -122,6 +122,21 @@ def test_threads_are_those_of_the_pod_and_not_of_the_node(capsys: pytest.Capture
     assert threads("--cpus", "6", "--", "--threads", "4") == ("4", "4")
 
 
+def test_pods_have_what_a_bucket_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--env-secret", "bucket", "--service-account", "reader", "--", "--registry", "s3://bucket/registry")
+    for kserve in ([], ["--kserve"]):
+        objects = written(capsys, "--image", IMAGE, *kserve, *more)
+        if kserve:
+            pod = objects["InferenceService"]["spec"]["predictor"]
+        else:
+            kubernetes_validate.validate(objects["Deployment"], "1.33", strict=True)
+            pod = objects["Deployment"]["spec"]["template"]["spec"]
+        assert container(pod)["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+        assert pod["serviceAccountName"] == "reader"
+        # The clouds mount a token of their own for it.
+        assert pod["automountServiceAccountToken"] is False
+
+
 @contextmanager
 def running(own: Any, replaced: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """Run the command of a container, with other paths, until the block ends."""
@@ -143,6 +158,11 @@ def running(own: Any, replaced: dict[str, str]) -> Iterator[subprocess.Popen[str
 
 def asked(probe: Any) -> int:
     """The status that a kubelet would get."""
+    if "grpc" in probe:
+        with grpc.insecure_channel(f"127.0.0.1:{probe['grpc']['port']}") as channel:
+            answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60)
+        # The field `status` is SERVING.
+        return 200 if answer == b"\x08\x01" else 503
     get = probe["httpGet"]
     address = f"{get['scheme'].lower()}://127.0.0.1:{get['port']}{get['path']}"
     return httpx.get(address, timeout=60, verify=False).status_code
@@ -168,11 +188,7 @@ def test_a_container_answers_its_probes(capsys: pytest.CaptureFixture[str], tmp_
         assert [asked(own[name]) for name in ("startupProbe", "livenessProbe", "readinessProbe")] == [200, 200, 200]
         (main_port,) = {"http", "http1"} & ports.keys()
         assert httpx.get(f"http://127.0.0.1:{ports[main_port]}/v1/models/same", timeout=60).status_code == 200
-        if not kserve:
-            with grpc.insecure_channel(f"127.0.0.1:{ports['grpc']}") as channel:
-                answer = channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60)
-                # The field `status` is SERVING.
-                assert answer == b"\x08\x01"
+        assert own["readinessProbe"].get("grpc") == (None if kserve else {"port": ports["grpc"]})
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -264,6 +280,9 @@ def test_kubernetes_gets_arguments_as_they_are(capsys: pytest.CaptureFixture[str
         (["--claim", "c", "--", "--model", "a=/models/../a"], "the pods have no /models/../a"),
         (["--claim", "c", "--mount", "/"], "--mount must be a path such as /models, but got '/'."),
         (["--claim", "c", "--", "--token-file", "tokens"], "name with --secret what they mount at /secrets."),
+        (["--claim", "c", "--image", " "], "--image must be the name of an image, but got ' '."),
+        (["--claim", "c", "--service-account", "A"], "--service-account takes a name of Kubernetes"),
+        (["--claim", "c", "--", "--port", "8500"], "REST and gRPC need ports of their own, but both got 8500."),
         (["--claim", "C_1"], "--claim takes a name of Kubernetes, such as models-1, but got 'C_1'."),
         (["--claim", "c", "--namespace", "a b"], "--namespace takes a name of Kubernetes"),
         (["--claim", "c", "--cpus", "0"], "--cpus must be a number of cores, such as 2 or 0.5, but got 0.0."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def test_no_request_is_lost_while_versions_and_processes_change(
     printed = capsys.readouterr().out
     assert status == 0, printed
     assert "3 processes were killed" in printed
+    over_grpc, answered = map(int, re.findall(r"^(\d+) of (\d+) answers came over gRPC", printed, re.MULTILINE)[0])
+    assert 0 < over_grpc < answered
     assert "A quick run, too short to judge by:\ngrowth of the memory after the first minute" in printed
 
 

@@ -26,6 +26,8 @@ def add_to(targets: Any) -> None:
     add("--claim", metavar="CLAIM", help="PersistentVolumeClaim with the models, which is mounted read-only")
     add("--mount", metavar="PATH", default="/models", help="where the pods have it (default: /models)")
     add("--secret", metavar="SECRET", help="Secret whose files the pods have in /secrets, such as tokens")
+    add("--env-secret", metavar="SECRET", help="Secret whose keys are environment variables, such as AWS_ACCESS_KEY_ID")
+    add("--service-account", metavar="NAME", help="service account of the pods, for clouds that give it rights")
     add("--min-replicas", type=int, metavar="N", help="fewest pods (default: 2; with --kserve 0)")
     add("--max-replicas", type=int, metavar="N", default=4, help="most pods (default: 4)")
     add("--cpus", type=float, metavar="N", default=2.0, help="cores of a pod (default: 2)")

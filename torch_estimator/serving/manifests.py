@@ -32,8 +32,8 @@ _USER = unprivileged(1000)
 class Deployed:
     """A server in pods that run ``estimator serve`` with `arguments`, which mean `settings`.
 
-    The pods mount the PersistentVolumeClaim `claim` at `mount`, for reading, and the Secret `secret` at ``/secrets``.
-    There are `min_replicas` to `max_replicas` of them, each with `cpus` cores and as much `memory`.
+    The pods mount the PersistentVolumeClaim `claim` at `mount`, for reading, and the Secret `secret` at ``/secrets``; the
+    keys of the Secret `env_secret` are their environment variables. They run as `service_account`. There are `min_replicas` to `max_replicas` of them, each with `cpus` cores and as much `memory`.
     """
 
     name: str
@@ -44,6 +44,8 @@ class Deployed:
     claim: str | None
     mount: str
     secret: str | None
+    env_secret: str | None
+    service_account: str | None
     min_replicas: int
     max_replicas: int
     cpus: float
@@ -51,9 +53,12 @@ class Deployed:
     kserve: bool
 
     def __post_init__(self) -> None:
-        for option in ("namespace", "claim", "secret"):
+        if not self.image.strip():
+            raise InvalidValueError(f"--image must be the name of an image, but got {self.image!r}.")
+        for option in ("namespace", "claim", "secret", "env_secret", "service_account"):
             given = getattr(self, option)
             if given is not None and not _NAME.fullmatch(given):
+                option = option.replace("_", "-")
                 raise InvalidValueError(f"--{option} takes a name of Kubernetes, such as models-1, but got {given!r}.")
         if not self.mount.startswith("/") or self.mount.strip("/") in ("", "tmp", "secrets"):
             raise InvalidValueError(f"--mount must be a path such as /models, but got {self.mount!r}.")
@@ -196,21 +201,30 @@ class Deployed:
             # Kubernetes replaces $(NAME) in arguments.
             "args": [one.replace("$(", "$$(") for one in (*self.arguments, "--threads", threads)],
             "env": [{"name": name, "value": value} for name, value in environ.items()],
+            **({} if self.env_secret is None else {"envFrom": [{"secretRef": {"name": self.env_secret}}]}),
             "ports": [{"name": name, "containerPort": port} for name, port in self._ports().items()],
             # Five minutes to load the models. A restart would not help one without a version, so this is not readiness.
-            "startupProbe": self._probe("live", periodSeconds=2, failureThreshold=150),
-            "readinessProbe": self._probe("ready", periodSeconds=5, failureThreshold=3),
+            "startupProbe": {**self._asks("live"), "periodSeconds": 2, "failureThreshold": 150},
+            # By gRPC where there is one, so that both listen; but kubelets do not ask over TLS.
+            "readinessProbe": {**(self._asks_grpc() or self._asks("ready")), "periodSeconds": 5, "failureThreshold": 3},
             # A busy server answers late, and its end would leave more to the others.
-            "livenessProbe": self._probe("live", periodSeconds=10, failureThreshold=6),
+            "livenessProbe": {**self._asks("live"), "periodSeconds": 10, "failureThreshold": 6},
             "resources": {"requests": resources, "limits": resources},
             "securityContext": dict(RESTRICTED),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": mounts,
         }
-        shut = {"automountServiceAccountToken": False, "enableServiceLinks": False}
+        shut: Object = {"automountServiceAccountToken": False, "enableServiceLinks": False}
+        if self.service_account is not None:
+            shut["serviceAccountName"] = self.service_account
         return {**shut, "containers": [container], "volumes": volumes}
 
-    def _probe(self, path: str, **often: int) -> Object:
+    def _asks(self, path: str) -> Object:
         scheme = "HTTP" if self.settings.tls_certificate is None else "HTTPS"
         get = {"path": f"/v2/health/{path}", "port": self.settings.port, "scheme": scheme}
-        return {"httpGet": get, "timeoutSeconds": 5, **often}
+        return {"httpGet": get, "timeoutSeconds": 5}
+
+    def _asks_grpc(self) -> Object | None:
+        if self.settings.grpc_port is None or self.settings.tls_certificate is not None:
+            return None
+        return {"grpc": {"port": self.settings.grpc_port}, "timeoutSeconds": 5}

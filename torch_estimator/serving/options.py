@@ -134,6 +134,8 @@ class ServingOptions:
         for name in ("port", "grpc_port", "tf_serving_grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 2**16:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
+        if self.port and self.port in self.grpc_ports:
+            raise InvalidValueError(f"REST and gRPC need ports of their own, but both got {self.port}.")
         if self.console is not None:
             checked_address("console", self.console)
         for origin in self.allowed_origins:

@@ -92,7 +92,7 @@ class TensorflowGrpc:
         answer = _Response()
         _name_version(answer.model_spec, version, name)
         for output, _ in chosen:
-            _write_tensor(answer.outputs[output], result.outputs[output], signature.outputs[output])
+            write_tensor(answer.outputs[output], result.outputs[output], signature.outputs[output])
         return answer
 
     async def _classify(self, request: Any, answered: Answered) -> Any:
@@ -226,7 +226,8 @@ def _name_version(spec: Any, version: Version, signature: str) -> None:
     spec.signature_name = signature
 
 
-def _write_tensor(tensor: Any, array: Any, info: TensorInfo) -> None:
+def write_tensor(tensor: Any, array: Any, info: TensorInfo) -> None:
+    """Write an array into an empty ``TensorProto``, as the type in `info`."""
     tensor.dtype = _NUMBERS[info.dtype]
     dimensions = tensor.tensor_shape.dim
     for size in array.shape:
