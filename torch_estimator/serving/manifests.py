@@ -32,8 +32,9 @@ _USER = unprivileged(1000)
 class Deployed:
     """A server in pods that run ``estimator serve`` with `arguments`, which mean `settings`.
 
-    The pods mount the PersistentVolumeClaim `claim` at `mount`, for reading, and the Secret `secret` at ``/secrets``; the
-    keys of the Secret `env_secret` are their environment variables. They run as `service_account`. There are `min_replicas` to `max_replicas` of them, each with `cpus` cores and as much `memory`.
+    The pods mount the PersistentVolumeClaim `claim` at `mount`, for reading, and the Secret `secret` at ``/secrets``;
+    the keys of the Secret `env_secret` are their environment variables. They run as `service_account`. There are
+    `min_replicas` to `max_replicas` of them, each with `cpus` cores and as much `memory`.
     """
 
     name: str
@@ -204,11 +205,10 @@ class Deployed:
             **({} if self.env_secret is None else {"envFrom": [{"secretRef": {"name": self.env_secret}}]}),
             "ports": [{"name": name, "containerPort": port} for name, port in self._ports().items()],
             # Five minutes to load the models. A restart would not help one without a version, so this is not readiness.
-            "startupProbe": {**self._asks("live"), "periodSeconds": 2, "failureThreshold": 150},
-            # By gRPC where there is one, so that both listen; but kubelets do not ask over TLS.
-            "readinessProbe": {**(self._asks_grpc() or self._asks("ready")), "periodSeconds": 5, "failureThreshold": 3},
+            "startupProbe": self._probe("live", periodSeconds=2, failureThreshold=150),
+            "readinessProbe": self._probe("ready", periodSeconds=5, failureThreshold=3),
             # A busy server answers late, and its end would leave more to the others.
-            "livenessProbe": {**self._asks("live"), "periodSeconds": 10, "failureThreshold": 6},
+            "livenessProbe": self._probe("live", periodSeconds=10, failureThreshold=6),
             "resources": {"requests": resources, "limits": resources},
             "securityContext": dict(RESTRICTED),
             "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -219,12 +219,13 @@ class Deployed:
             shut["serviceAccountName"] = self.service_account
         return {**shut, "containers": [container], "volumes": volumes}
 
-    def _asks(self, path: str) -> Object:
-        scheme = "HTTP" if self.settings.tls_certificate is None else "HTTPS"
-        get = {"path": f"/v2/health/{path}", "port": self.settings.port, "scheme": scheme}
-        return {"httpGet": get, "timeoutSeconds": 5}
-
-    def _asks_grpc(self) -> Object | None:
-        if self.settings.grpc_port is None or self.settings.tls_certificate is not None:
-            return None
-        return {"grpc": {"port": self.settings.grpc_port}, "timeoutSeconds": 5}
+    def _probe(self, path: str, **often: int) -> Object:
+        own = self.settings
+        get: Object
+        # Ready are both. But kubelets do not ask gRPC over TLS.
+        if path == "ready" and own.grpc_port is not None and own.tls_certificate is None:
+            get = {"grpc": {"port": own.grpc_port}}
+        else:
+            scheme = "HTTP" if own.tls_certificate is None else "HTTPS"
+            get = {"httpGet": {"path": f"/v2/health/{path}", "port": own.port, "scheme": scheme}}
+        return {**get, "timeoutSeconds": 5, **often}
