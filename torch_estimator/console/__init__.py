@@ -4,6 +4,6 @@
 - `rows` reads what a list shows of one of them, from small files and the ends of files; `index` keeps these rows.
 - `curves` keeps what was read of event files within a bound of memory, and reduces it to what a screen can show.
 - `lanes` turns what the roles noted and the job's events into lanes; `log_window` reads parts of logs.
-- `app` puts the views together. A view is a module with a function ``routes(context)``, listed in ``app.VIEWS``.
+- `app` puts the views together. A view is a module with a function ``routes(context)``, listed in ``app._Views``.
 - `texts` makes harmless what programs wrote: their output, names and arguments are not trusted.
 """

@@ -13,7 +13,6 @@ from torch_estimator.console.rows import Row, changed_at, damaged, read_row
 from torch_estimator.console.sources import Entry, Found, Sources
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import JobEvent, ended_here
-from torch_estimator.jobs.kinds import KINDS
 from torch_estimator.web.errors import RequestError
 
 # Time that a list waits for rows that were never read.
@@ -98,7 +97,12 @@ class Index:
     def _ended(self, found: Found, asks: bool, launched: JobEvent) -> str | None:
         """Return how a launcher has ended; what only Slurm or Ray can tell, the thread asks now and then."""
         kind = found.spec.settings.get("kind", "local") if found.spec is not None else "local"
-        if kind == "local" or kind not in KINDS:
+        if kind == "local":
+            return ended_here(launched)
+        # Most jobs need nothing of what speaks to clusters.
+        from torch_estimator.jobs.kinds import KINDS
+
+        if kind not in KINDS:
             return ended_here(launched)
         at, said = self._asked.get(found.id, (0.0, None))
         if asks and time.monotonic() - at > _ASK_SECS:
