@@ -23,6 +23,7 @@ from scripts.storms.common import ROOT
 from scripts.storms.submitting import is_running, wait_until
 from tests.cluster.security import objections
 from tests.jobs.conftest import Jobs
+from tests.tuning.test_jobs import submit as submit_study
 from torch_estimator.cli.main import main
 from torch_estimator.jobs.directory import FINAL, names
 from torch_estimator.jobs.kinds import status_of
@@ -534,6 +535,19 @@ def test_a_server_is_ready_once_it_listens() -> None:
         probe = [sys.executable, "-S", "-c", LISTENS, str(listening.getsockname()[1])]
         assert subprocess.run(probe).returncode == 0
     assert subprocess.run(probe).returncode == 1
+
+
+def test_trials_of_a_study_run_in_pods(on_cluster: Jobs, fake: Fake) -> None:
+    code = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task'], os.environ['CLOUD_ML_TRIAL_ID'])"
+    submit_study(on_cluster, code, "--on", "cluster")
+    assert on_cluster.wait("study") == "SUCCEEDED"
+    for number in "1234":
+        log = on_cluster.run("stream-logs", "study", "--task-name", f"trial-{number}")[1]
+        assert f"{{'trial': '{number}'}} {number}" in log
+    lines = [line.split() for line in on_cluster.run("trials", "study")[1].splitlines()]
+    assert [line[1] for line in lines[1:]] == ["SUCCEEDED"] * 4
+    assert lines[4][-1] == "best"
+    assert not fake.pods()
 
 
 def test_a_cluster_ends_although_its_pods_run(

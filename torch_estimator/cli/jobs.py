@@ -509,6 +509,13 @@ def run_stream(options: argparse.Namespace) -> int:
         if name not in roles:
             there = f"trial-1 to trial-{trials}" if trials else ", ".join(roles)
             raise InvalidValueError(f"job {job.name} has no role {options.task_name}; it has {there}.")
+        if trials and name != LAUNCHER:
+            from torch_estimator import files
+            from torch_estimator.tuning.directory import StudyDirectory
+
+            own = StudyDirectory(job).trial_job(int(name.removeprefix("trial-")))
+            if files.exists(own.url):
+                return _follow(own, options, None)
     return _follow(job, options, name)
 
 

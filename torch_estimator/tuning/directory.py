@@ -162,6 +162,10 @@ class StudyDirectory:
         """Return the path of the log of a trial, which its process writes."""
         return files.join(self.job.logs, f"trial-{number}{RAW_SUFFIX}")
 
+    def trial_job(self, number: int) -> JobDirectory:
+        """Return the directory of a trial that is a job of its own."""
+        return JobDirectory(files.join(self.job.url, "jobs"), f"{self.job.name}_{number}")
+
     def path(self, number: int, suffix: str = "") -> str:
         """Return the path of a trial's directory, or of its file with a suffix such as ``.lock``."""
         return files.join(self.trials_url, f"{number}{suffix}")

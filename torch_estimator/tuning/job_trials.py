@@ -34,7 +34,7 @@ class Submitted:
         self._secrets = secrets
 
     def __call__(self, trial: Trial) -> JobProcess:
-        job, spec = self._job(trial), self._directory.job.spec()
+        job, spec = self._directory.trial_job(trial.number), self._directory.job.spec()
         given = with_secrets(spec.arguments, spec.secret_arguments, self._secrets)
         given += [f"--{name}={value}" for name, value in trial.parameters.items()]
         if files.exists(job.url):
@@ -45,12 +45,8 @@ class Submitted:
 
     def adopt(self, trial: Trial) -> JobProcess | None:
         """Return the job of a trial that another controller submitted; None if there is none."""
-        job = self._job(trial)
+        job = self._directory.trial_job(trial.number)
         return JobProcess(job, self._directory, trial) if files.exists(job.url) else None
-
-    def _job(self, trial: Trial) -> JobDirectory:
-        study = self._directory.job
-        return JobDirectory(files.join(study.url, "jobs"), f"{study.name}_{trial.number}")
 
     def _submit(self, job: JobDirectory, spec: JobSpec, trial: Trial, given: Sequence[str]) -> None:
         arguments, secrets = without_secrets(given, spec.secret_arguments)

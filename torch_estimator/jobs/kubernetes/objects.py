@@ -20,6 +20,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.cluster.task import PARAMETER_SERVER, Task
+from torch_estimator.cluster.tf_config import tf_config_of
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobSpec, Machine, role_of
 from torch_estimator.jobs.kubernetes.cluster import Object
@@ -53,6 +54,8 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 # What a job is made of; the settings have other ways to change some of it.
 _OWN_OF_POD = {"containers", "initContainers", "restartPolicy", "subdomain", "hostname"}
 _OWN_OF_CONTAINER = {"name", "image", "command", "args"}
+# Variables of a trial, as `tuning.trial` makes them.
+_OF_TRIALS = ("CLOUD_ML_", "TORCH_ESTIMATOR_COMPILE")
 # Lists to which the settings add.
 _NAMED = {"env", "ports", "volumeMounts", "volumes"}
 # What the init container runs: it needs Python only.
@@ -160,11 +163,13 @@ class Objects:
         spec: What was asked for.
         url: Directory of the job; empty if there is none.
         is_job_set: Whether the Jobs are parts of a JobSet, which ends the others if one fails.
+        environ: Variables of the launcher, of which those that a trial of a study has are passed on.
     """
 
     spec: JobSpec
     url: str
     is_job_set: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -442,9 +447,11 @@ class Objects:
             for name in data
             if name.startswith(_ARGUMENT)
         ]
+        trial = {name: value for name, value in self.environ.items() if name.startswith(_OF_TRIALS)}
         values = {
             **environ_of(began),
-            "TF_CONFIG": json.dumps(_config(task)).replace('"$(INDEX)"', "$(INDEX)"),
+            **{name: value.replace("$(", "$$(") for name, value in trial.items()},
+            "TF_CONFIG": self._config(task),
             "PYTHONPATH": _PACKAGE,
             "HOME": "/tmp",
             "OMP_NUM_THREADS": str(math.ceil(cpus)),
@@ -456,6 +463,13 @@ class Objects:
             *secret,
             *({"name": name, "value": value} for name, value in values.items()),
         ]
+
+    def _config(self, task: Task) -> str:
+        """Return ``TF_CONFIG``, into which Kubernetes puts the index of the pod."""
+        config = json.loads(tf_config_of(task, self.environ.get("TF_CONFIG", "{}")))
+        if "index" in config["task"]:
+            config["task"]["index"] = "$(INDEX)"
+        return json.dumps(config).replace('"$(INDEX)"', "$(INDEX)")
 
 
 def secrets_in(secret: Object) -> list[str]:
@@ -478,11 +492,6 @@ def _over(own: Object, more: Mapping[str, Any]) -> Object:
         names = {one.get(by) for one in more[key]}
         found[key] = [one for one in own.get(key, []) if one[by] not in names] + more[key]
     return found
-
-
-def _config(task: Task) -> Object:
-    place = {"type": task.type, "index": "$(INDEX)"} if task.is_of_cluster else {}
-    return {"cluster": task.cluster, "task": place}
 
 
 def _of_secret(name: str, secret: str, key: str) -> Object:

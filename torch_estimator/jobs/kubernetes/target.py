@@ -206,7 +206,7 @@ def _objects(cluster: Cluster, spec: JobSpec, url: str) -> Objects:
     if is_job_set and not _found(cluster, spec, "JobSet"):
         # The cluster may know JobSets only since the job was submitted.
         is_job_set = not _found(cluster, spec, "Job")
-    return Objects(spec, url, is_job_set=is_job_set)
+    return Objects(spec, url, is_job_set=is_job_set, environ=os.environ)
 
 
 def _create(cluster: Cluster, body: Object, *, is_dry: bool = False) -> None:
