@@ -12,13 +12,14 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 _LONGEST_SECS = 30.0
+_AHEAD_SECS = 0.005
 
 _GARBAGE = b"NONSENSE\r\n\r\n"
 
@@ -69,10 +70,11 @@ class _Connection:
 
 class Load:
     """Clients that ask a server at a port of this machine until they are stopped; `record` has what came back so far.
+    Other clients may share it.
 
     `connections` is the number of clients. `malformed` and `reconnecting` are the share of requests, from 0 to 1, that
     are malformed, and after which a client closes its connection. Each valid request has `rows` instances; None mixes
-    small and large ones. A client waits `pause_secs` between two requests.
+    small and large ones. A client waits `pause_secs` between two requests, and as long as `is_ahead` returns True.
     """
 
     def __init__(
@@ -87,8 +89,11 @@ class Load:
         pause_secs: float = 0.0,
         rows: int | None = None,
         seed: int = 1,
+        is_ahead: Callable[[], bool] = lambda: False,
+        record: Record | None = None,
     ) -> None:
-        self.record = Record()
+        self.record = record or Record()
+        self._is_ahead = is_ahead
         self._port = port
         self._valid = _valid_requests(model, instances, rows)
         self._malformed = _malformed_requests(model, instances[0])
@@ -136,6 +141,8 @@ class Load:
                 self._close(connection)
                 connection = None
             await asyncio.sleep(self._pause_secs)
+            while self._is_ahead() and not self._is_over:
+                await asyncio.sleep(_AHEAD_SECS)
         if connection is not None:
             self._close(connection)
 

@@ -1,6 +1,6 @@
 """Serves a model under load for ten minutes, and checks that no request is lost: `scripts/storm soak`.
 
-`estimator serve` runs with two processes. 64 clients ask it without a pause, a third of them over gRPC, with the
+`estimator serve` runs with two processes. 64 clients ask it, a third of the requests over gRPC, with the
 messages of Open Inference and TensorFlow Serving in turns. One request in a hundred is malformed. Every 20 s a new
 version of the model is put into its directory, and every minute one of the processes is killed. No valid request may
 fail but those in the hands of the killed process, every malformed one has to get a status from 400 to 499 or one of
@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.protocol import at_most, conclude, free_ports, table
 from scripts.storms.common import ROOT, conclude_storm, emptied, existing
 from scripts.storms.grpc_load import GrpcLoad
-from scripts.storms.load import Load
+from scripts.storms.load import Load, Record
 from scripts.storms.server import ServerProcess, is_alive, kill_node, resident_mb
 
 _MODEL = "soak"
@@ -98,16 +98,25 @@ class Soak:
         (rpc,) = free_ports(1)
         options = ["--workers", str(_WORKERS), "--grpc-port", str(rpc), "--tf-serving-grpc-port", str(rpc)]
         with ServerProcess("--model", f"{_MODEL}={self._versions}", *options) as server:
-            rest = _CONNECTIONS - _OVER_GRPC
-            load = Load(server.port, _MODEL, self._instances, connections=rest, malformed=_MALFORMED)
+            record = Record()
             over_grpc = GrpcLoad(
                 rpc,
                 _MODEL,
                 self._export,
                 self._instances,
                 connections=_OVER_GRPC,
-                record=load.record,
+                record=record,
                 malformed=_MALFORMED,
+            )
+            load = Load(
+                server.port,
+                _MODEL,
+                self._instances,
+                connections=_CONNECTIONS - _OVER_GRPC,
+                record=record,
+                malformed=_MALFORMED,
+                # A client of gRPC takes several times as long as one of REST.
+                is_ahead=lambda: record.answered > 3 * over_grpc.answered + _CONNECTIONS,
             )
             began = time.monotonic()
             works = [self._swap(), self._kill(server, load, over_grpc), self._measure(server)]
