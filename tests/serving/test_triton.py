@@ -214,6 +214,13 @@ def test_any_bytes_for_a_method_of_grpc_are_answered_or_refused(server: Server, 
             assert error.details().endswith((".", ")"))
 
 
+@pytest.fixture(scope="module")
+def rest() -> Iterator[httpx.Client]:
+    """One for all requests, as making one takes longer than a request."""
+    with httpx.Client(timeout=60) as one:
+        yield one
+
+
 _words = st.one_of(
     st.sampled_from(["same", "empty", "stats", "1", "v2", "versions", "config", ""]), st.text(max_size=8)
 )
@@ -222,13 +229,13 @@ _words = st.one_of(
 @tried(50)
 @given(_words, _words, st.sampled_from(["config", "stats", "index"]), st.booleans(), st.binary(max_size=12))
 def test_any_names_and_bodies_are_answered_or_refused(
-    server: Server, model: str, version: str, what: str, is_post: bool, body: bytes
+    server: Server, rest: httpx.Client, model: str, version: str, what: str, is_post: bool, body: bytes
 ) -> None:
     path = f"/v2/models/{model}" + f"/versions/{version}" * bool(version) + f"/{what}"
-    answers = [httpx.post(f"http://{server.rest}/v2/repository/index", content=body)]
+    answers = [rest.post(f"http://{server.rest}/v2/repository/index", content=body)]
     verb = "POST" if is_post else "GET"
     with contextlib.suppress(httpx.InvalidURL):
-        answers.append(httpx.request(verb, f"http://{server.rest}{httpx.URL(path=path).raw_path.decode()}"))
+        answers.append(rest.request(verb, f"http://{server.rest}{httpx.URL(path=path).raw_path.decode()}"))
     for answer in answers:
         assert answer.status_code in (200, 400, 404, 405), answer.text
         assert answer.status_code == 200 or list(answer.json()) == ["error"]
