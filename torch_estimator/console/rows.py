@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch_estimator import files
@@ -136,7 +136,8 @@ def _read_output(row: Row, found: Found) -> float:
     with contextlib.suppress(UserError, OSError, ValueError):
         if (status := StateFile(status_path(folder), TrainingStatus).read()) is not None:
             row.max_steps, row.created = status.max_steps, status.began or None
-    last = max(_last_points(folder).values(), key=lambda one: one.times[-1], default=None)
+    curves = _last_points(folder)
+    last = max(curves.values(), key=lambda one: one.times[-1], default=None)
     recorded_step, seen, row.waits_for = _recorded(folder)
     steps = _saved_step(folder), None if last is None else int(last.steps[-1]), recorded_step
     row.step = max((one for one in steps if one is not None), default=None)
@@ -145,7 +146,7 @@ def _read_output(row: Row, found: Found) -> float:
         if secs > 0 and done > 0:
             row.secs_left = max(0.0, float((row.max_steps - row.step) * secs / done))
     is_inside = folder != found.folder and is_part(files.basename(folder))
-    row.metric, row.value = _best(found.folder if is_inside else folder)
+    row.metric, row.value = _best(found.folder) if is_inside else _best(folder, curves)
     return seen if last is None else max(seen, float(last.times[-1]))
 
 
@@ -192,11 +193,17 @@ def _first_written(folder: str) -> float | None:
     return min((float(name) for name in names if name.isdecimal()), default=None)
 
 
-def _best(folder: str) -> tuple[str, float | None]:
-    """Return name and best value of the metric that says most, by the ends of the evaluations' event files."""
+def _best(folder: str, own: Mapping[str, Points] | None = None) -> tuple[str, float | None]:
+    """Return name and best value of the metric that says most, by the ends of the evaluations' event files.
+
+    `own` are the last points of the folder itself, if they were read already.
+    """
     evaluations = [name for name in files.listdir(folder) if is_evaluation(name)]
     for place in [*sorted(evaluations), ""]:
-        curves = _last_points(files.join(folder, place) if place else folder)
+        if place:
+            curves: Mapping[str, Points] = _last_points(files.join(folder, place))
+        else:
+            curves = _last_points(folder) if own is None else own
         found = preferred(curves)
         if found is not None:
             tag, is_higher = found
