@@ -288,6 +288,8 @@ def test_wrong_requests_get_tensorflow_servings_codes_and_a_sentence(channel: An
     assert refused(channel, "Predict", b"") == (WRONG, "Missing ModelSpec")
     assert refused(channel, "Predict", message(name="")) == (WRONG, "ModelSpec has no name specified.")
     assert refused(channel, "Predict", message(name="x")) == (missing, "Servable not found for request: Latest(x)")
+    found = refused(channel, "Predict", message(name="x\ny", version=3))
+    assert found == (missing, r"Servable not found for request: Specific(x\ny, 3)")
     assert refused(channel, "Predict", message(version=9)) == (
         missing,
         "Servable not found for request: Specific(same, 9)",
@@ -345,7 +347,12 @@ def changed(name: str, shape: list[int], **fields: Any) -> Any:
         ("number", [3], {"float_val": [1, 2]}, "Input number has 2 elements, but its shape [3] has 3."),
         ("number", [3], {"float_val": [1, 2, 3, 4]}, "Input number has 4 elements, but its shape [3] has 3."),
         ("number", [3], {"double_val": [1, 2, 3]}, "Input number has 0 elements, but its shape [3] has 3."),
-        ("number", [3], {"tensor_content": b"1" * 11}, "Input number has 11 bytes, but 3 elements of FP32 have 12."),
+        (
+            "number",
+            [3],
+            {"tensor_content": b"1" * 11},
+            "Input number has 11 bytes in its tensor_content, but 3 elements of DT_FLOAT have 12.",
+        ),
         ("number", [], {"float_val": [1]}, "Input number must have the shape [rows], but has []."),
         ("number", [-3], {"float_val": [1]}, "Input number must have the shape [rows], but has [-3]."),
         ("number", [-1, -3], {"float_val": [1]}, "Input number must have the shape [rows], but has [-1, -3]."),
@@ -375,6 +382,15 @@ def test_a_value_that_stands_for_too_many_is_refused_without_being_repeated(
     name = "number" if len(sizes) == 1 else "pair"
     code, sentence = refused(channel, "Predict", changed(name, sizes, float_val=[1]))
     assert (code, sentence[:26]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, f"Input {name} repeats one value"[:26])
+    assert server.peak_bytes < before + 50e6
+
+
+def test_a_context_is_not_copied_into_more_examples_than_a_body_may_have(channel: Any, server: Server) -> None:
+    before = server.peak_bytes
+    asked = examples_message("Classify", [{"x": 1.0}] * 1000, {"word": "a" * 200_000})
+    code, sentence = refused(channel, "Classify", asked)
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert sentence.endswith("bytes, and 1000 examples get it, which --max-body-mb forbids.")
     assert server.peak_bytes < before + 50e6
 
 

@@ -270,6 +270,17 @@ def test_a_body_that_cannot_be_inflated_gets_a_sentence(
     assert found[1].startswith(message)
 
 
+def test_the_limit_of_a_body_is_that_of_the_context_in_each_example(base: Path) -> None:
+    with app_of(base, max_body_mb=1) as app:
+        content = {"context": {"word": "a" * 9990}, "examples": [{"x": 1}] * 100}
+        assert ask(app, "/v1/models/small:classify", content).status_code == 200
+        content["examples"] = [{"x": 1}] * 105
+        assert error_of(ask(app, "/v1/models/small:classify", content)) == (
+            413,
+            "The context has 10001 bytes, and 105 examples get it, which --max-body-mb forbids.",
+        )
+
+
 def test_the_limit_of_a_body_is_that_of_the_inflated_one(base: Path) -> None:
     with app_of(base, max_body_mb=1) as app:
         body = as_json({"signature_name": "bare", "inputs": {"x": [1]}}).ljust(2**20)

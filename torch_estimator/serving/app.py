@@ -197,7 +197,7 @@ class ServingApp:
         if target.method == "predict":
             call = tensorflow_rest.read_predict(body, version)
         else:
-            call = tensorflow_rest.read_examples(body, version, target.method)
+            call = tensorflow_rest.read_examples(body, version, target.method, self._most_bytes)
         answered.instances = call.rows
         result = await self.service.predict_instances(version, call.signature, call.columns, call.rows)
         if target.method == "predict":

@@ -403,7 +403,7 @@ class Catalog:
 
         Raise a RequestError if there is none.
         """
-        state = self.state(name)
+        state = self.state(name) if self.has(name) else ModelState()
         if label is not None:
             number = state.number_of(label)
         version = state.versions.get(state.default if number is None else number)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ import grpc
 # Stubs are not a dependency.
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidValueError, printable
 from torch_estimator.json_text import shortened
 from torch_estimator.serving.access_log import AccessLog
 from torch_estimator.serving.app import Answered, ServingApp
@@ -216,7 +216,7 @@ class GrpcServer:
                     logger.exception("A request to %s failed.", name)
                     answered.status = 500
                     code, problem = grpc.StatusCode.INTERNAL, "The server has failed; see its log."
-                await context.abort(code, problem[:_MOST_MESSAGE])
+                await context.abort(code, printable(problem.replace("\n", "\\n"))[:_MOST_MESSAGE])
             raise AssertionError("abort always raises")
 
         return handle

@@ -14,7 +14,7 @@ from torch_estimator.runs.state_file import dataclass_from_json
 from torch_estimator.web.addresses import checked_address
 
 # Browsers name an origin in lower case, and without a path.
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,A-Z]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,A-Z*]+")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -134,6 +134,8 @@ class ServingOptions:
         for name in ("port", "grpc_port", "tf_serving_grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 2**16:
                 raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
+        if not self.host.strip("[]"):
+            raise InvalidValueError(f"host must be an address to listen on, such as 127.0.0.1, but got {self.host!r}.")
         if self.port and self.port in self.grpc_ports:
             raise InvalidValueError(f"REST and gRPC need ports of their own, but both got {self.port}.")
         if self.console is not None:

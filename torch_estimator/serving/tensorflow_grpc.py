@@ -28,6 +28,7 @@ from torch_estimator.serving.open_inference import chosen_outputs
 from torch_estimator.serving.service import PredictionService
 from torch_estimator.serving.tensorflow_rest import (
     DEFAULT_SIGNATURE,
+    check_context,
     example_results,
     examples_call,
     write_metadata,
@@ -168,6 +169,9 @@ class TensorflowGrpc:
             return InputTensor(name, datatype, shape, [])
         content = tensor.tensor_content
         if content and datatype != "BYTES":
+            if len(content) != count * info.type.wire.itemsize:
+                wanted = f"{count} elements of {info.dtype} have {count * info.type.wire.itemsize}"
+                raise RequestError(400, f"Input {name} has {len(content)} bytes in its tensor_content, but {wanted}.")
             return InputTensor(name, datatype, shape, content)
         values = _split_strings(content, count, name) if content else getattr(tensor, _FIELDS[info.dtype])[:]
         times = 1
@@ -197,6 +201,7 @@ class TensorflowGrpc:
         if not examples:
             raise RequestError(400, "Input is empty.")
         if context := request.input.example_list_with_context.context:
+            check_context(len(context), len(examples), self._most_bytes)
             # Two messages one after the other are one with the fields of both, in which the later one prevails.
             examples = [context + one for one in examples]
         if version.export.manifest.examples is None:

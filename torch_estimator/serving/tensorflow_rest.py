@@ -91,9 +91,25 @@ def read_predict(body: bytes, version: Version) -> Call:
     return Call(name, _by_column(instances, signature, version.export.unknown), len(instances), by_row=True)
 
 
-def read_examples(body: bytes, version: Version, method: str) -> Call:
+def read_examples(body: bytes, version: Version, method: str, most_bytes: int) -> Call:
     """Return what a ``classify`` or ``regress`` request asks for; a RequestError names the wrong example and input."""
-    return examples_call(_object(read_json(body)), version, method)
+    content = _object(read_json(body))
+    if (context := content.get("context")) and isinstance(examples := content.get("examples"), list):
+        try:
+            size = len(orjson.dumps(context))
+        except orjson.JSONEncodeError:
+            # It is nested deeply, or has integers that no input takes; such a context is refused anyway.
+            size = len(body)
+        check_context(size, len(examples), most_bytes)
+    return examples_call(content, version, method)
+
+
+def check_context(size: int, examples: int, most_bytes: int) -> None:
+    """Raise a RequestError if a context of so many bytes, which each example gets, takes more than a body may have."""
+    if size * examples > most_bytes:
+        raise RequestError(
+            413, f"The context has {size} bytes, and {examples} examples get it, which --max-body-mb forbids."
+        )
 
 
 def examples_call(content: Mapping[str, Any], version: Version, method: str) -> Call:
