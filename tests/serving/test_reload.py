@@ -334,6 +334,22 @@ def test_another_path_with_the_same_numbers_is_loaded_before_it_answers(config: 
         wait_until(lambda: predict(app, json.loads(BODY), "/versions/3").status_code == 404)
 
 
+def test_an_error_of_a_path_is_forgotten_with_it(config: Path) -> None:
+    break_export(config.parent / "broken" / "1")
+    with app_of(config.parent / "first", policy="latest") as app:
+        catalog = app.service.catalog
+
+        def serve(name: str) -> None:
+            one = ServedModel(name="small", path=str(config.parent / name))
+            app.service.apply(ServingOptions(models=(one,)))
+            catalog.refresh()
+
+        serve("broken")
+        assert "model.onnx" in catalog.state("small").states[1][1]
+        serve("first")
+        assert not any(problem for _, problem in catalog.state("small").states.values())
+
+
 def test_the_models_of_a_registry_come_and_go_with_it(config: Path) -> None:
     registry = Registry(config.parent / "registry")
     registry.create_model("kept")

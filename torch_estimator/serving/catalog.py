@@ -627,6 +627,9 @@ def _renewed(before: _Model | None, model: ServedModel, source: Source) -> _Mode
     if (type(source), source.where) != (type(before.source), before.source.where):
         before.source, before.finding, before.failures = source, None, {}
         before.loads = {number: load for number, load in before.loads.items() if not load.cancel()}
+        # What could not be loaded from the path before says nothing about this one.
+        loaded = {number: one for number, one in before.state.states.items() if number in before.state.versions}
+        before.state = replace(before.state, states=loaded)
     before.policy, before.labels = model.policy, model.labels
     return before
 
