@@ -56,7 +56,7 @@ def add_to(commands: Commands) -> None:
         "--grpc-port", type=int, metavar="PORT", help="also answer gRPC at this port; 0 takes a free one"
     )
     parser.add_argument(
-        "--tf-serving-grpc-port", type=int, metavar="PORT", help="the same, with TensorFlow Serving's gRPC beside it"
+        "--tf-serving-grpc-port", type=int, metavar="PORT", help="also answer TensorFlow Serving's gRPC at this port"
     )
     parser.add_argument(
         "--min-nodes", type=int, metavar="N", help="let the number of processes follow the load, from N, which may be 0"

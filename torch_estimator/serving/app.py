@@ -86,7 +86,7 @@ class ServingApp:
         self.tokens = Tokens(service.options.token_file)
         self._access_log = AccessLog(service.options.access_log)
         self._tracer = find_tracer()
-        self._most_bytes = int(service.options.max_body_mb * 2**20)
+        self._most_bytes = service.options.most_body_bytes
         self._open_inference = OpenInferenceRest(service)
         # Cache parsed paths; the limit stops a client from exhausting memory with invented ones.
         self._targets: dict[tuple[str, bytes], _Target] = {}

@@ -123,7 +123,7 @@ class GrpcServer:
         server = grpc.aio.server(
             options=(
                 ("grpc.so_reuseport", 1),
-                ("grpc.max_receive_message_length", int(options.max_body_mb * 2**20)),
+                ("grpc.max_receive_message_length", options.most_body_bytes),
                 ("grpc.max_send_message_length", -1),
                 # By default, gRPC cancels some calls without a word where more than a thousand arrive at once.
                 ("grpc.server.max_pending_requests", _MOST_PENDING),

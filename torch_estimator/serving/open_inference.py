@@ -71,7 +71,7 @@ class OpenInferenceRest:
 
     def __init__(self, service: PredictionService) -> None:
         self._service = service
-        self._most_bytes = int(service.options.max_body_mb * 2**20)
+        self._most_bytes = service.options.most_body_bytes
         # Cache parsed paths; the limit stops a client from exhausting memory with invented ones.
         self._targets: dict[str, tuple[str, str, str]] = {}
 

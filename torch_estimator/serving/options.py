@@ -189,6 +189,11 @@ class ServingOptions:
             )
 
     @property
+    def most_body_bytes(self) -> int:
+        """Largest size of a request's body in bytes."""
+        return int(self.max_body_mb * 2**20)
+
+    @property
     def grpc_ports(self) -> set[int]:
         """Ports of gRPC; each of them answers all of its services."""
         return {port for port in (self.grpc_port, self.tf_serving_grpc_port) if port is not None}

@@ -63,7 +63,7 @@ class TensorflowGrpc:
 
     def __init__(self, service: PredictionService) -> None:
         self._service = service
-        self._most_bytes = int(service.options.max_body_mb * 2**20)
+        self._most_bytes = service.options.most_body_bytes
         self._most_rows = service.options.max_queue
 
     def services(self) -> Mapping[str, Mapping[str, tuple[Any, Method]]]:

@@ -163,7 +163,7 @@ class Objects:
         spec: What was asked for.
         url: Directory of the job; empty if there is none.
         is_job_set: Whether the Jobs are parts of a JobSet, which ends the others if one fails.
-        environ: Variables of the launcher, of which those that a trial of a study has are passed on.
+        environ: Variables of the launcher. The pods get those of a study's trial.
     """
 
     spec: JobSpec
