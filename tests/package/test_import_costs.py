@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.tfrecord.records import masked_crc32c
 
 HEAVY = [
@@ -109,6 +110,22 @@ import torch_estimator.serving.config, torch_estimator.serving.openapi, torch_es
 sys.exit(bool({"torch", "onnx", "pandas", "pyarrow", "jsonschema"} & set(sys.modules)))
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_list_of_the_console_does_without_numpy(tmp_path: Path) -> None:
+    program = """
+import sys
+from torch_estimator.console.app import make_app
+from torch_estimator.console.sources import Sources
+context = make_app(Sources(jobs=None, logdir=sys.argv[1]), host="127.0.0.1").state.context
+(row,) = context.index.rows(context.sources.entries()).values()
+assert row.step == 2000 and row.metric == "loss"
+sys.exit("numpy" in sys.modules)
+"""
+    with EventWriter(tmp_path / "run") as events:
+        for step in range(2001):  # more than what is read of it
+            events.scalar("loss", 1.0, step)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
 
 
 def imported(program: str, *arguments: str) -> list[str]:

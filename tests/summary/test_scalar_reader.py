@@ -14,6 +14,7 @@ from tensorboard.util.tensor_util import make_ndarray, make_tensor_proto
 from torch_estimator.summary.event_reader import read_events
 from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.summary.recorder import Summary
+from torch_estimator.summary.scalar_file import last_scalars
 from torch_estimator.summary.scalar_reader import ScalarReader, read_scalars
 from torch_estimator.tfrecord.records import record
 
@@ -121,15 +122,31 @@ def test_the_last_values_are_read_from_the_end(tmp_path: Path) -> None:
             events.scalars({"loss": 1 / (step + 1), "auc": 0.5}, step)
     with EventWriter(tmp_path) as later:
         later.session_start(4990)
-        reader = ScalarReader(tmp_path, most_bytes=2**12)
-        reader.read()
-        curves = reader.curves()
-        assert curves["loss"].steps[-1] == 4989
-        assert 10 < len(curves["loss"].steps) < 100
+        last = last_scalars(str(tmp_path), 2**12)
+        whole = expected(tmp_path)
+        assert list(last) == ["auc", "loss"]
+        assert 10 < len(last["loss"]) < 100
+        assert last["loss"] == whole["loss"][-len(last["loss"]) :]
+        assert last["loss"][-1][0] == 4989
         later.scalars({"loss": 7.0}, 4990)
-        reader = ScalarReader(tmp_path, most_bytes=2**12)
-        reader.read()
-        assert reader.curves()["loss"].values[-1] == 7.0
+        assert [point[:2] for point in last_scalars(str(tmp_path), 2**12)["loss"]] == [(4990, 7.0)]
+    assert last_scalars(str(tmp_path / "none"), 2**12) == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ends_of_any_length_have_what_the_protocol_buffers_say(tmp_path: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    with EventWriter(tmp_path) as events:
+        for step in range(300):
+            if not choice.randrange(40):
+                events.session_start(max(0, step - choice.randrange(50)))
+            write_anything(events, choice, step)
+    whole = expected(tmp_path)
+    for _ in range(50):
+        last = last_scalars(str(tmp_path), choice.randrange(2**12, 2**17))
+        assert last
+        assert same({tag: whole[tag][-len(points) :] for tag, points in last.items()}, last)
+    assert same(last_scalars(str(tmp_path), 2**24), whole)
 
 
 def test_a_file_with_other_content_is_read_anew_and_a_removed_one_is_forgotten(tmp_path: Path) -> None:
@@ -170,7 +187,7 @@ def test_a_record_that_is_no_event_ends_the_reading_of_its_file(
 
 
 def test_records_that_are_too_large_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_estimator.summary.scalar_reader._MOST_RECORD_BYTES", 2**21)
+    monkeypatch.setattr("torch_estimator.summary.scalar_file._MOST_RECORD_BYTES", 2**21)
     with EventWriter(tmp_path) as events:
         events.scalar("a", 1.0, 1)
         events.text("large", "x" * 2**22, 2)
@@ -194,4 +211,4 @@ def test_any_bytes_are_read_without_an_error(tmp_path: Path) -> None:
             content[choice.randrange(len(content))] = choice.randrange(256)
         path.write_bytes(content)
         read_scalars(tmp_path)
-        ScalarReader(tmp_path, most_bytes=500).read()
+        last_scalars(str(tmp_path), 500)

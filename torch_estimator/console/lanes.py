@@ -7,7 +7,6 @@ time.
 from __future__ import annotations
 
 import bisect
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from torch_estimator.activity.timeline import Change, Run
-from torch_estimator.console.texts import clean, span
+from torch_estimator.console.texts import ROLE, clean, span
 from torch_estimator.jobs.directory import FINAL, JobEvent
 from torch_estimator.launch.job import describe_status
 
@@ -35,9 +34,6 @@ STATES = (
     *("unknown", AWAY, PAUSED),
 )
 """All states that lanes show."""
-
-ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of roles; of others, nothing is shown."""
 
 PARTS = ("computing", "input", "servers", "others", "saving", "evaluating", "starting")
 """Parts of the time, as `Spent` has them."""

@@ -14,8 +14,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from torch_estimator import files
-from torch_estimator.console.lanes import ROLE
-from torch_estimator.console.texts import clean
+from torch_estimator.console.texts import ROLE, clean
 from torch_estimator.jobs.logs import RAW_SUFFIX
 
 MOST_LINES = 300

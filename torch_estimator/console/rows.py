@@ -7,21 +7,19 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch_estimator import files
 from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES, NAME
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, is_part, main_folder
-from torch_estimator.console.studies import read_trials
 from torch_estimator.console.texts import arguments_of, clean, clock, is_secret
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, JobSpec, Status
 from torch_estimator.runs.state_file import StateFile
 from torch_estimator.runs.training_status import TrainingStatus, status_path
-from torch_estimator.summary.scalar_reader import Points, ScalarReader
-from torch_estimator.tuning.directory import StudyDirectory, best_trial
+from torch_estimator.summary.scalar_file import PointsByTag, last_scalars
 
 Ended = Callable[[JobEvent], str | None]
 
@@ -106,7 +104,7 @@ def _read_job(row: Row, job: JobDirectory, spec: JobSpec, ended: Ended, seen: fl
     row.place = clean(f"{spec.target}, {spec.tier}", 100)
     if spec.study is not None:
         row.kind, row.place = "study", clean(spec.target, 100)
-        row.metric, row.value, row.trials = _of_study(StudyDirectory(job))
+        row.metric, row.value, row.trials = _of_study(job)
     else:
         row.kind = "job"
         if status.state == "RUNNING" and (since := _silent_since(job, status, seen)):
@@ -136,24 +134,18 @@ def _read_output(row: Row, found: Found) -> float:
     with contextlib.suppress(UserError, OSError, ValueError):
         if (status := StateFile(status_path(folder), TrainingStatus).read()) is not None:
             row.max_steps, row.created = status.max_steps, status.began or None
-    curves = _last_points(folder)
-    last = max(curves.values(), key=lambda one: one.times[-1], default=None)
+    curves = last_scalars(folder, _END_BYTES)
+    points = max(curves.values(), key=lambda one: one[-1][2], default=None)
     recorded_step, seen, row.waits_for = _recorded(folder)
-    steps = _saved_step(folder), None if last is None else int(last.steps[-1]), recorded_step
+    steps = _saved_step(folder), None if points is None else points[-1][0], recorded_step
     row.step = max((one for one in steps if one is not None), default=None)
-    if last is not None and row.max_steps is not None and row.step is not None:
-        secs, done = last.times[-1] - last.times[0], last.steps[-1] - last.steps[0]
-        if secs > 0 and done > 0:
-            row.secs_left = max(0.0, float((row.max_steps - row.step) * secs / done))
+    if points is not None and row.max_steps is not None and row.step is not None:
+        (first_step, _, began), (last_step, _, ended) = points[0], points[-1]
+        if ended > began and last_step > first_step:
+            row.secs_left = max(0.0, (row.max_steps - row.step) * (ended - began) / (last_step - first_step))
     is_inside = folder != found.folder and is_part(files.basename(folder))
     row.metric, row.value = _best(found.folder) if is_inside else _best(folder, curves)
-    return seen if last is None else max(seen, float(last.times[-1]))
-
-
-def _last_points(folder: str) -> dict[str, Points]:
-    reader = ScalarReader(folder, most_bytes=_END_BYTES)
-    reader.read()
-    return reader.curves()
+    return seen if points is None else max(seen, points[-1][2])
 
 
 def _recorded(model_dir: str) -> tuple[int | None, float, str]:
@@ -193,21 +185,18 @@ def _first_written(folder: str) -> float | None:
     return min((float(name) for name in names if name.isdecimal()), default=None)
 
 
-def _best(folder: str, own: Mapping[str, Points] | None = None) -> tuple[str, float | None]:
+def _best(folder: str, own: PointsByTag | None = None) -> tuple[str, float | None]:
     """Return name and best value of the metric that says most, by the ends of the evaluations' event files.
 
     `own` are the last points of the folder itself, if they were read already.
     """
-    evaluations = [name for name in files.listdir(folder) if is_evaluation(name)]
-    for place in [*sorted(evaluations), ""]:
-        if place:
-            curves: Mapping[str, Points] = _last_points(files.join(folder, place))
-        else:
-            curves = _last_points(folder) if own is None else own
+    evaluations = sorted(name for name in files.listdir(folder) if is_evaluation(name))
+    for place in [*(files.join(folder, name) for name in evaluations), folder]:
+        curves = own if place == folder and own is not None else last_scalars(place, _END_BYTES)
         found = preferred(curves)
         if found is not None:
             tag, is_higher = found
-            values = [value for value in curves[tag].values.tolist() if math.isfinite(value)]
+            values = [value for _, value, _ in curves[tag] if math.isfinite(value)]
             if values:
                 return tag, (max if is_higher else min)(values)
     return "", None
@@ -222,8 +211,13 @@ def preferred(tags: Iterable[str]) -> tuple[str, bool] | None:
     return None
 
 
-def _of_study(directory: StudyDirectory) -> tuple[str, float | None, str]:
+def _of_study(job: JobDirectory) -> tuple[str, float | None, str]:
     """Return the metric of a study, its best value, and how its trials do."""
+    # Most lists have none.
+    from torch_estimator.console.studies import read_trials
+    from torch_estimator.tuning.directory import StudyDirectory, best_trial
+
+    directory = StudyDirectory(job)
     try:
         study, (trials, _) = directory.study(), read_trials(directory)
     except (UserError, ValueError):

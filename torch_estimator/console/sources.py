@@ -11,14 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.jobs.directory import JobDirectory, JobSpec, names
 from torch_estimator.runs import training_status as status
-from torch_estimator.tuning.directory import StudyDirectory, Trial
 from torch_estimator.web.errors import RequestError
+
+if TYPE_CHECKING:
+    from torch_estimator.tuning.directory import Trial
 
 MOST_LISTED = 20_000
 """Most jobs and runs that are listed, the newest ones."""
@@ -106,6 +108,9 @@ class Sources:
                 return Found(id, "" if problem else folder, job, spec, problem=problem)
             study, _, number = name.rpartition("/")
             if kind == "trial" and self.jobs and number.isdecimal() and self._has_job(study):
+                # The list shows no trials.
+                from torch_estimator.tuning.directory import StudyDirectory
+
                 job = JobDirectory(self.jobs, study)
                 spec, trial = job.spec(), StudyDirectory(job).trial(int(number))
                 # It may be a path in the folder of the study.

@@ -14,6 +14,9 @@ HIDDEN = "••••••"
 NOTHING = "\u2013"
 """What stands for a value that there is not."""
 
+ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of roles; of others, nothing is shown."""
+
 # Escape sequences of terminals: with parameters (CSI), up to their end (OSC and others), and short ones.
 _ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)|\x1b[ -/]*[0-~]"

@@ -8,12 +8,13 @@ whether it is compiled or not.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.summary.recorder import RECORDER, Summary, record
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["histogram", "image", "scalar"]
 
@@ -102,7 +103,8 @@ def image(name: str, tensor: Any, max_outputs: int = 3, data_format: str = "NCHW
 def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"The name of a summary must be a string, but got {name!r}.")
-    # Only here, so that readers of event files need no PyTorch.
+    # Only here, so that readers of event files need neither.
+    import numpy as np
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -119,6 +121,8 @@ def _images(name: str, array: np.ndarray[Any, Any], data_format: str) -> np.ndar
     """Convert the images that a caller gives to uint8 ``[batch, height, width, channels]``."""
     if data_format not in ("NCHW", "NHWC"):
         raise InvalidValueError(f"data_format must be 'NCHW' or 'NHWC', but got {data_format!r}.")
+    import numpy as np
+
     axis = 0 if data_format == "NCHW" else 2
     batch = np.expand_dims(array, axis) if array.ndim == 2 else array
     batch = batch[np.newaxis] if batch.ndim == 3 else batch
