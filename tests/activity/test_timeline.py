@@ -236,7 +236,8 @@ def test_many_changes_of_state_are_few_lines(tmp_path: Path) -> None:
             with activity.doing("saving"):
                 pass
         with activity.doing("exporting"):
-            until(lambda: only_run(tmp_path).spent[-1].evaluating > 0)
+            # On a busy machine nothing may be written yet.
+            until(lambda: any(run.spent[-1].evaluating > 0 for run in read_runs(tmp_path)))
             with activity.OTHERS:
                 until(lambda: is_last(tmp_path, "waiting"))
     run = only_run(tmp_path)
