@@ -132,6 +132,55 @@ def test_runs_below_a_log_directory_may_have_any_name(corpus: Corpus, visit: Vis
     assert "\\u202e" in page.text
 
 
+NUMBERS = ("1" + 400 * "0", "-1" + 400 * "0", "1e300", "-1e300", "NaN", "Infinity", "-Infinity", "-1")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_that_no_clock_and_no_counter_has_are_no_reason_to_fail(
+    corpus: Corpus, visit: Visit, number: str
+) -> None:
+    def spoil(path: Path, *keys: str) -> None:
+        text = path.read_text()
+        for key in keys:
+            text, count = re.subn(rf'("{key}": )\[?[-0-9.e]+\]?', rf"\g<1>{number}", text)
+            assert count
+        path.write_text(text)
+
+    changes = [Change(time=corpus.now - 50, state="training", step=3), Change(time=corpus.now - 9, state="training")]
+    for name in ("times", "steps", "head", "job"):
+        job = corpus.job(
+            name, events=[corpus.launched(), {"kind": "started", "time": 1.0, "role": "chief-0", "pid": 1}]
+        )
+        corpus.curves(corpus.output(name), {"loss": float}, steps=range(9), began=corpus.now - 40, secs_per_step=1)
+        corpus.timeline(name, "chief-0", 1, changes, [Spent(time=corpus.now - 30, step=3), Spent(time=corpus.now)])
+        corpus.checkpoints(name, {3: corpus.now - 30}, 100)
+        corpus.log(job, "chief-0", [(corpus.now, "line")])
+        (timeline,) = (corpus.output(name) / "activity").glob("*.jsonl")
+        if name == "times":
+            spoil(timeline, "time")
+            for path in Path(job.url, "events").iterdir():
+                spoil(path, "time")
+        elif name == "steps":
+            spoil(timeline, "step")
+            spoil(corpus.output(name) / "training.json", "max_steps")
+        elif name == "head":
+            spoil(timeline, "began", "pid", "computing")
+        else:
+            spoil(Path(job.url, "job.json"), "created")
+            (corpus.output(name) / "training.json").write_text(f'{{"run": "x", "max_steps": 9, "began": {number}}}')
+            (corpus.output(name) / "checkpoint").write_text(
+                '{"model_checkpoint_path": "model.ckpt-1' + 400 * "0" + f'", "all_model_checkpoint_paths": '
+                f'["model.ckpt-3"], "all_model_checkpoint_timestamps": [{number}]}}'
+            )
+    site = visit(corpus.jobs)
+    for address in ("/", "/?q=chief", "/page/compare?id=job:times&id=job:job"):
+        assert site.get(address).status_code == 200, address
+    for name in ("times", "steps", "head", "job"):
+        for address in ("job", "now", "follow", "points"):
+            answer = site.get(f"/page/{address}?id=job:{name}&name=loss")
+            assert answer.status_code < 500, (name, address, answer.text[-2000:])
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

@@ -127,7 +127,7 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
         )
     try:
         index = _parse(parse_json(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(_foreign(path)) from error
     for name in index.names:
         if checkpoint_step(name) is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from starlette.routing import Route
 
 from torch_estimator import files
 from torch_estimator.activity.timeline import Run
+from torch_estimator.checkpoint.index import checkpoint_step, read_index
 from torch_estimator.console import texts
 from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, between, charts_of, label_of, reduced
 from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, pauses_of, spent_by, time_sentence
@@ -42,6 +42,7 @@ _MOST_SERIES = 60
 _MOST_POINTS = 2000
 _MOST_MARKS = 400
 _MOST_EVENTS = 200
+_MOST_AHEAD_SECS = 1e9
 # A mark that is nearer to the last one than this part of the axis would cover it.
 _LEAST_APART = 1 / 400
 
@@ -270,6 +271,8 @@ def _axis(
     if not spans:
         spans = [(one.time, one.time) for one in marks] or [(now - 1, now)]
     first, last = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
+    # A damaged file may have a time that no clock shows, or NaN.
+    first, last = (max(0.0, min(now + _MOST_AHEAD_SECS, one)) for one in (first, last))
     last = max(last, first + 1)
     low, high = (texts.real(request.query_params.get(name)) for name in ("from", "to"))
     low, high = max(first, first if low is None else low), min(last, last if high is None else high)
@@ -282,12 +285,10 @@ def _marks(found: Found, curves: dict[str, Curve]) -> list[Mark]:
     if not found.folder:
         return marks
     folder = main_folder(found)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        index = json.loads(files.read_text(files.join(folder, "checkpoint")))
-        names, times = index["all_model_checkpoint_paths"], index["all_model_checkpoint_timestamps"]
-        for name, saved in zip(names, times, strict=True):
-            step = files.basename(name).removeprefix("model.ckpt-")
-            marks.append(Mark(float(saved), "checkpoint", f"checkpoint of step {texts.clean(step, 30)}"))
+    with contextlib.suppress(UserError):
+        if (index := read_index(folder)) is not None:
+            for one in index.saved:
+                marks.append(Mark(one.timestamp, "checkpoint", f"checkpoint of step {checkpoint_step(one.name)}"))
     evaluated: dict[tuple[str, int], float] = {}
     for curve in curves.values():
         if is_evaluation(curve.place.rpartition("/")[2]):

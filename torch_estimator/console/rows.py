@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch_estimator import files
 from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES, NAME
+from torch_estimator.checkpoint.index import checkpoint_step, read_index
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, is_part, main_folder
 from torch_estimator.console.texts import arguments_of, clean, clock, is_secret
@@ -159,7 +160,7 @@ def _recorded(model_dir: str) -> tuple[int | None, float, str]:
     sizes = files.sizes(folder) if newest else {}
     for _, name in (newest[role] for role in sorted(newest)):
         path = files.join(folder, name)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             spent = json.loads(files.read_part(path, 0, HEAD_BYTES))["spent"]
             seen = max(seen, float(spent["time"]))
             step = max(step or 0, int(spent["step"])) if "step" in spent else step
@@ -173,9 +174,9 @@ def _recorded(model_dir: str) -> tuple[int | None, float, str]:
 
 def _saved_step(folder: str) -> int | None:
     """Return the step of the newest checkpoint."""
-    with contextlib.suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
-        name = json.loads(files.read_text(files.join(folder, "checkpoint")))["model_checkpoint_path"]
-        return int(files.basename(name).removeprefix("model.ckpt-").partition(".")[0])
+    with contextlib.suppress(UserError):
+        index = read_index(folder)
+        return None if index is None else checkpoint_step(index.latest)
     return None
 
 
