@@ -15,6 +15,9 @@ from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import JobEvent, ended_here
 from torch_estimator.web.errors import RequestError
 
+PAGE = 50
+"""Rows on a page of the list."""
+
 # Time that a list waits for rows that were never read.
 _MOST_SECS = 0.8
 _FRESH_SECS = 1.0
@@ -40,10 +43,13 @@ class Index:
         self._known: dict[str, _Known] = {}
         self._asked: dict[str, tuple[float, str | None]] = {}
         self._ends = threading.Event()
+        self._has_first_page = threading.Event()
+        self._has_first_page.set()
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     def start(self) -> None:
-        """Begin to read what nobody has asked for yet."""
+        """Begin to read: at once what a list shows first, and later what nobody has asked for yet."""
+        self._has_first_page.clear()
         self._thread.start()
 
     def close(self) -> None:
@@ -59,6 +65,11 @@ class Index:
     def rows(self, entries: Iterable[Entry]) -> dict[str, Row]:
         """Return rows as they are now, by id. Those that take too long to read for the first time are left out."""
         deadline = time.monotonic() + _MOST_SECS
+        # Two threads that read the same rows would take twice as long.
+        self._has_first_page.wait(_MOST_SECS)
+        return self._rows(entries, deadline)
+
+    def _rows(self, entries: Iterable[Entry], deadline: float) -> dict[str, Row]:
         found = {}
         for entry in entries:
             known = self._known.get(entry.id)
@@ -114,7 +125,9 @@ class Index:
         return said
 
     def _run(self) -> None:
-        # The first visitor often waits for the start already.
+        self._rows(self._sources.entries()[:PAGE], time.monotonic() + _MOST_SECS)
+        self._has_first_page.set()
+        # Then the first visitor comes, whom further rows would make wait.
         self._ends.wait(_FIRST_PASS_SECS)
         while not self._ends.is_set():
             entries = self._sources.entries()

@@ -10,14 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_estimator.console import texts
+from torch_estimator.console.index import PAGE
 from torch_estimator.console.rows import Row
 from torch_estimator.console.sources import MOST_LISTED, Entry
 from torch_estimator.web.access import Access
 
 if TYPE_CHECKING:
     from torch_estimator.console.app import Context
-
-_PAGE = 50
 
 
 def routes(context: Context) -> list[Route]:
@@ -28,9 +27,9 @@ def routes(context: Context) -> list[Route]:
         page = texts.whole(request.query_params.get("page"), 1)
         entries = context.sources.entries()
         matching, waiting = _matching(context, entries, text)
-        pages = max(1, -(-len(matching) // _PAGE))
+        pages = max(1, -(-len(matching) // PAGE))
         page = min(max(page, 1), pages)
-        shown = matching[(page - 1) * _PAGE : page * _PAGE]
+        shown = matching[(page - 1) * PAGE : page * PAGE]
         rows = context.index.rows(shown)
         return context.site.page(
             request,

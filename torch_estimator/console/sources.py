@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ class Sources:
     server: str | None = None
     _listed: dict[str, tuple[float, Any]] = field(default_factory=dict)
     _reached: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def entries(self) -> list[Entry]:
         """Return what is listed, the newest first."""
@@ -139,16 +141,17 @@ class Sources:
         return known[1]
 
     def _kept(self, key: str, secs: float, read: Any) -> list[Entry]:
-        known, began = self._listed.get(key), time.monotonic()
-        if known is None or began > known[0]:
-            entries: list[Entry] = []
-            with contextlib.suppress(OSError, UserError, ValueError):
-                entries = sorted(read(), key=_newest_first)[:MOST_LISTED]
-            # A list that takes long, as of 100,000 jobs, is made less often.
-            now = time.monotonic()
-            known = self._listed[key] = now + max(secs, _REST * (now - began)), entries
-        found: list[Entry] = known[1]
-        return found
+        with self._locks[key]:
+            known, began = self._listed.get(key), time.monotonic()
+            if known is None or began > known[0]:
+                entries: list[Entry] = []
+                with contextlib.suppress(OSError, UserError, ValueError):
+                    entries = sorted(read(), key=_newest_first)[:MOST_LISTED]
+                # A list that takes long, as of 100,000 jobs, is made less often.
+                now = time.monotonic()
+                known = self._listed[key] = now + max(secs, _REST * (now - began)), entries
+            found: list[Entry] = known[1]
+            return found
 
     def _jobs(self) -> Iterator[Entry]:
         if self.jobs is None:
