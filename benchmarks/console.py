@@ -59,6 +59,7 @@ from tests.browser import browser, is_installed
 PEERS = ("tensorboard", "mlflow")
 PARTS = ("list", "charts", "pages", "live", "access")
 CHARTS = "#curves .chart"
+_BROWSER_STARTS_SECS = 2.0
 _A_RUN = r"(run|job)-\d"
 
 
@@ -67,6 +68,8 @@ def look_at_list(site: Site, log: Path) -> dict[str, Any]:
     with browser() as window:
         take_notes(window)
         note_at_start(window, "rows", site.rows, _A_RUN)
+        # A visitor's browser has started long ago.
+        time.sleep(_BROWSER_STARTS_SECS)
         with running(site, log) as server, httpx.Client(base_url=server.url, trust_env=False, timeout=120) as client:
             opened_at = time.time()
             window.open(server.url + site.page)
