@@ -30,9 +30,14 @@ def test_all_that_belongs_to_a_trial_is_marked_under_the_pointer(tmp_path: Path,
     with console(tmp_path / "jobs") as url:
         window.open(f"{url}/page/tuning?id=job:study")
         over = "arguments[0].dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
-        window.run(f"(function() {{ {over} }})(document.querySelector('tr[data-trial=\"2\"] td'))")
         lit = "return [...document.querySelectorAll('.lit')].map((one) => one.tagName + one.dataset.trial)"
-        assert window.run(lit) == ["A2", "a2", "TR2"]
+
+        def is_marked() -> bool:
+            # The page's script may not run yet.
+            window.run(f"(function() {{ {over} }})(document.querySelector('tr[data-trial=\"2\"] td'))")
+            return bool(window.run(lit) == ["A2", "a2", "TR2"])
+
+        window.wait_until(is_marked)
         # A part that is loaded anew replaces the old one, and leaves the page.
         window.run("window.isSamePage = true")
         trial = directory.trial(2)
