@@ -26,11 +26,14 @@ _ODD = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 _SECRET = re.compile(
-    r"(?i)(?:^|[^a-z])(?:pass(?:wor[dt]|wd|phrase)?|pwd|secrets?|tokens?|credentials?|auth(?:orization)?|cookies?|dsn|"
+    r"(?i)(?:^|[^a-z])(?:pass(?:wor[dt]|wd|phrase)?s?|pwd?|pw|secrets?|tokens?|credentials?|auth(?:orization)?|bearer|cookies?|dsn|sas|"
     r"(?:api|access|private|secret|account|auth)?[-_]?keys?)(?:$|[^a-z])"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_IN_URL = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)")
+_IN_VALUE = re.compile(
+    r"(?i)(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=\bbearer )\S+|(?<=\bbasic )\S+|"
+    r"(?<=password=)[^;&\s]+|(?<=pwd=)[^;&\s]+|(?<=token=)[^;&\s]+|(?<=secret=)[^;&\s]+|(?<=key=)[^;&\s]+"
+)
 
 
 def clean(text: object, most: int = MOST_SHOWN) -> str:
@@ -91,7 +94,7 @@ def arguments_of(arguments: Sequence[str], secrets: Sequence[str] = ()) -> dict[
 
 
 def _value(name: str, value: str, hidden: set[str]) -> str:
-    return HIDDEN if is_secret(name) or name.replace("_", "-") in hidden else clean(_IN_URL.sub(HIDDEN, value))
+    return HIDDEN if is_secret(name) or name.replace("_", "-") in hidden else clean(_IN_VALUE.sub(HIDDEN, value))
 
 
 def _is_number(text: str) -> bool:
