@@ -12,7 +12,7 @@ from tests.console.conftest import Visit
 from tests.console.corpus import Corpus
 from tests.console.pages import Page
 from torch_estimator.activity.timeline import Change, Spent
-from torch_estimator.console.texts import clean
+from torch_estimator.console.texts import HIDDEN, arguments_of, clean
 
 TAG = "<script>window.hacked=1</script>"
 HOSTILE = f"\x1b[31m{TAG}\"'><img src=x onerror=window.hacked=1>\x1b]8;;http://evil.example\x07&amp;\u202egnp.exe\x00\ud800{{{{7*7}}}}"
@@ -199,6 +199,19 @@ def test_numbers_that_no_clock_and_no_counter_has_are_no_reason_to_fail(
 )
 def test_texts_are_shown_without_what_cannot_be_seen(text: str, shown: str) -> None:
     assert clean(text) == shown
+
+
+def test_passwords_are_hidden_however_they_are_written() -> None:
+    arguments = ["--passwords=1hidden", "--pw", "2hidden", "--bearer=3hidden", "--h", "Authorization: Bearer 4hidden"]
+    arguments += ["--conn", "Server=h;Password=5hidden;Port=1", "--sas=6hidden", "--url=postgres://me:7hidden@h/x"]
+    shown = arguments_of([*arguments, "--passes=3", "--token-count-column=n"], [])
+    assert "hidden" not in str(shown)
+    assert shown["--conn"] == f"Server=h;Password={HIDDEN};Port=1"
+
+
+def test_an_address_with_a_number_of_thousands_of_digits_names_nothing(corpus: Corpus, visit: Visit) -> None:
+    corpus.job("study")
+    assert visit(corpus.jobs).get("/page/job?id=trial:study/" + 5000 * "9").status_code == 404
 
 
 def test_a_long_text_is_cut_quickly() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.console.conftest import Visit
 from tests.console.corpus import Corpus, write_census
 from tests.console.pages import Page
-from torch_estimator.activity.timeline import Change, Spent
+from torch_estimator.activity.timeline import FOLDER, Change, Spent
 from torch_estimator.console import index as index_module
 from torch_estimator.console import sources as sources_module
 from torch_estimator.errors import InvalidValueError
@@ -244,6 +244,56 @@ def test_directories_of_event_files_are_listed_each_with_its_evaluations(corpus:
     keras = Page(site.get("/page/job?id=run:keras"))
     assert "validation 0.75" in keras.text
     assert "training 2" in keras.text
+
+
+def test_the_best_of_all_evaluations_is_shown_or_of_how_many_it_is(corpus: Corpus, visit: Visit) -> None:
+    corpus.job("whole")
+    steps = range(3000)
+    for began in (corpus.now - 900, corpus.now - 500):
+        corpus.curves(
+            corpus.output("whole") / "eval",
+            {"accuracy": lambda step: 0.9 if step == 30 else 0.2},
+            steps=steps[: 300 if began < corpus.now - 600 else 3000],
+            began=began,
+            secs_per_step=0.1,
+        )
+    corpus.job("long")
+    corpus.curves(
+        corpus.output("long"),
+        {"accuracy": lambda step: 1 - step / 9e3},
+        steps=steps,
+        began=corpus.now - 400,
+        secs_per_step=0.1,
+    )
+    text = Page(visit(corpus.jobs).get("/")).text
+    assert "accuracy 0.9 " in text
+    (count,) = re.findall(r"accuracy 0\.\d+ of the last (\d+)", text)
+    assert 50 < int(count) < 1000
+
+
+def test_a_job_that_cannot_be_read_at_all_does_not_cost_the_list(corpus: Corpus, visit: Visit) -> None:
+    corpus.job("sane")
+    corpus.job("deep", events=[corpus.launched()])
+    corpus.timeline("deep", "chief-0", 1, [Change(time=corpus.now, state="training")], [Spent(time=corpus.now)])
+    (path,) = (corpus.output("deep") / FOLDER).iterdir()
+    with open(path, "a") as file:
+        file.write("[" * 5000 + "\n")
+    site = visit(corpus.jobs, in_background=True)
+    for _ in range(2):
+        text = Page(site.get("/")).text
+        assert "sane" in text and "deep" in text and "being read" not in text
+    assert site.get("/page/job?id=job:deep").status_code == 200
+
+
+def test_directories_whose_names_are_no_text_are_said(corpus: Corpus, visit: Visit, tmp_path: Path) -> None:
+    for name in ("sane", "bad\udcff", "sane/eval_\udcff"):
+        folder = tmp_path / "logs" / name
+        corpus.curves(folder, {"loss": float}, steps=range(9), began=1e9, secs_per_step=1)
+    site = visit(None, logdir=tmp_path / "logs")
+    text = Page(site.get("/")).text
+    assert "sane" in text and "names are not UTF-8 are not shown" in text
+    for page in ("job", "now", "compare", "follow", "points"):
+        assert site.get(f"/page/{page}?id=run:sane&name=loss").status_code == 200, page
 
 
 def test_of_very_many_jobs_the_newest_are_listed(corpus: Corpus, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:

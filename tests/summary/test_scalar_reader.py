@@ -122,15 +122,31 @@ def test_the_last_values_are_read_from_the_end(tmp_path: Path) -> None:
             events.scalars({"loss": 1 / (step + 1), "auc": 0.5}, step)
     with EventWriter(tmp_path) as later:
         later.session_start(4990)
-        last = last_scalars(str(tmp_path), 2**12)
+        last = last_scalars(str(tmp_path), 2**12).points
         whole = expected(tmp_path)
         assert list(last) == ["auc", "loss"]
         assert 10 < len(last["loss"]) < 100
         assert last["loss"] == whole["loss"][-len(last["loss"]) :]
         assert last["loss"][-1][0] == 4989
         later.scalars({"loss": 7.0}, 4990)
-        assert [point[:2] for point in last_scalars(str(tmp_path), 2**12)["loss"]] == [(4990, 7.0)]
-    assert last_scalars(str(tmp_path / "none"), 2**12) == {}
+        assert [point[:2] for point in last_scalars(str(tmp_path), 2**12).points["loss"]] == [(4990, 7.0)]
+    assert last_scalars(str(tmp_path / "none"), 2**12) == ({}, True)
+
+
+def test_an_end_without_points_is_read_from_further_back_and_an_older_file_does_not_stand_for_it(
+    tmp_path: Path,
+) -> None:
+    for start in (0, 100):
+        with EventWriter(tmp_path / "cut") as events:
+            events.scalars({"loss": 1.0}, start)
+            events.text("note", "x" * 100_000, start)
+    last = last_scalars(str(tmp_path / "cut"), 2**12)
+    assert [point[0] for point in last.points["loss"]] == [100]
+    assert not last.are_all
+    assert [point[0] for point in last_scalars(str(tmp_path / "cut"), 2**12, most_files=2).points["loss"]] == [0, 100]
+    with EventWriter(tmp_path / "cut") as events:
+        events.text("note", "x" * 9 * 2**20, 200)
+    assert last_scalars(str(tmp_path / "cut"), 2**12) == ({}, False)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -143,10 +159,10 @@ def test_ends_of_any_length_have_what_the_protocol_buffers_say(tmp_path: Path, s
             write_anything(events, choice, step)
     whole = expected(tmp_path)
     for _ in range(50):
-        last = last_scalars(str(tmp_path), choice.randrange(2**12, 2**17))
+        last = last_scalars(str(tmp_path), choice.randrange(2**12, 2**17)).points
         assert last
         assert same({tag: whole[tag][-len(points) :] for tag, points in last.items()}, last)
-    assert same(last_scalars(str(tmp_path), 2**24), whole)
+    assert same(last_scalars(str(tmp_path), 2**24).points, whole)
 
 
 def test_a_file_with_other_content_is_read_anew_and_a_removed_one_is_forgotten(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     logdir = None if options.logdir is None else files.as_url(options.logdir)
     sources = Sources(jobs, logdir, options.registry or os.environ.get(ENVIRONMENT), _server(options.server))
     app = make_app(sources, host=options.host, token_file=options.token_file)
-    for problem in sources.problems():
+    for problem in filter(None, (*sources.problems(), problem_of(sources.registry, "--registry"))):
         print(f"estimator: {problem}", file=sys.stderr)
     listener = listen(options.host, options.port)
     host, port = listener.getsockname()[:2]

@@ -100,7 +100,8 @@ class Index:
             row = read_row(found, functools.partial(self._ended, found, asks))
         except RequestError as error:
             row, changed = damaged(id, error.message), 0.0
-        except (UserError, OSError, ValueError, ArithmeticError) as error:
+        except Exception as error:
+            # Whatever programs left in one job, the list of all jobs stays.
             row, changed = damaged(id, str(error) if isinstance(error, UserError) else files.reason(error)), 0.0
         known = self._known[id] = _Known(row, now, changed)
         return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -90,7 +90,8 @@ def routes(context: Context) -> list[Route]:
 
 
 def _model(registry: Registry, provenance: Provenance, name: str, given: Mapping[str, str]) -> dict[str, Any]:
-    state = registry.read_model(name)
+    # Whatever name the file has.
+    state = replace(registry.read_model(name), name=name)
     numbers = sorted(registry.versions(name), reverse=True)
     chosen = texts.whole(given.get("version"), 0) or texts.whole(given.get("to"), 0) or state.default
     in_use = {state.default, chosen, *state.labels.values()}

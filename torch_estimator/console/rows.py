@@ -20,11 +20,13 @@ from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, JobSpec, Status
 from torch_estimator.runs.state_file import StateFile
 from torch_estimator.runs.training_status import TrainingStatus, status_path
-from torch_estimator.summary.scalar_file import PointsByTag, last_scalars
+from torch_estimator.summary.scalar_file import Ends, last_scalars
 
 Ended = Callable[[JobEvent], str | None]
 
 _END_BYTES = 2**14
+# Evaluations are few, and the best of all of them is looked for.
+_EVALUATIONS_BYTES, _EVALUATION_FILES = 2**18, 20
 _LINES_BYTES = 2000
 _EVENTS = "tfevents"
 # A run without a job runs if something was written to it so recently, and so does a job whose launcher is not seen.
@@ -42,8 +44,8 @@ _LOWER_IS_BETTER = ("rmse", "mae", "average_loss", "loss")
 class Row:
     """What the list shows of a job or a run. Unknown numbers are None; times are in seconds since 1970.
 
-    `kind` is ``job``, ``study`` or ``run``. `secs_left` is by the speed of the last steps. `searched` has everything
-    that a search looks at, in lower case.
+    `kind` is ``job``, ``study`` or ``run``. `secs_left` is by the speed of the last steps. `value` is the best of
+    all, or of the last `of_last` if that is not 0. `searched` has everything that a search looks at, in lower case.
     """
 
     id: str
@@ -59,6 +61,7 @@ class Row:
     secs_left: float | None = None
     metric: str = ""
     value: float | None = None
+    of_last: int = 0
     trials: str = ""
     waits_for: str = ""
     problem: str = ""
@@ -135,8 +138,8 @@ def _read_output(row: Row, found: Found) -> float:
     with contextlib.suppress(UserError, OSError, ValueError):
         if (status := StateFile(status_path(folder), TrainingStatus).read()) is not None:
             row.max_steps, row.created = status.max_steps, status.began or None
-    curves = last_scalars(folder, _END_BYTES)
-    points = max(curves.values(), key=lambda one: one[-1][2], default=None)
+    ends = last_scalars(folder, _END_BYTES)
+    points = max(ends.points.values(), key=lambda one: one[-1][2], default=None)
     recorded_step, seen, row.waits_for = _recorded(folder)
     steps = _saved_step(folder), None if points is None else points[-1][0], recorded_step
     row.step = max((one for one in steps if one is not None), default=None)
@@ -145,7 +148,7 @@ def _read_output(row: Row, found: Found) -> float:
         if ended > began and last_step > first_step:
             row.secs_left = max(0.0, (row.max_steps - row.step) * (ended - began) / (last_step - first_step))
     is_inside = folder != found.folder and is_part(files.basename(folder))
-    row.metric, row.value = _best(found.folder) if is_inside else _best(folder, curves)
+    row.metric, row.value, row.of_last = _best(found.folder, None if is_inside else ends)
     return seen if points is None else max(seen, points[-1][2])
 
 
@@ -160,7 +163,9 @@ def _recorded(model_dir: str) -> tuple[int | None, float, str]:
     sizes = files.sizes(folder) if newest else {}
     for _, name in (newest[role] for role in sorted(newest)):
         path = files.join(folder, name)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError
+        ):
             spent = json.loads(files.read_part(path, 0, HEAD_BYTES))["spent"]
             seen = max(seen, float(spent["time"]))
             step = max(step or 0, int(spent["step"])) if "step" in spent else step
@@ -186,21 +191,24 @@ def _first_written(folder: str) -> float | None:
     return min((float(name) for name in names if name.isdecimal()), default=None)
 
 
-def _best(folder: str, own: PointsByTag | None = None) -> tuple[str, float | None]:
-    """Return name and best value of the metric that says most, by the ends of the evaluations' event files.
+def _best(folder: str, own: Ends | None) -> tuple[str, float | None, int]:
+    """Return name and best value of the metric that says most, and of how many last values it is; 0 if of all.
 
     `own` are the last points of the folder itself, if they were read already.
     """
     evaluations = sorted(name for name in files.listdir(folder) if is_evaluation(name))
     for place in [*(files.join(folder, name) for name in evaluations), folder]:
-        curves = own if place == folder and own is not None else last_scalars(place, _END_BYTES)
-        found = preferred(curves)
+        if place == folder:
+            ends = own or last_scalars(place, _END_BYTES)
+        else:
+            ends = last_scalars(place, _EVALUATIONS_BYTES, most_files=_EVALUATION_FILES)
+        found = preferred(ends.points)
         if found is not None:
             tag, is_higher = found
-            values = [value for _, value, _ in curves[tag] if math.isfinite(value)]
+            values = [value for _, value, _ in ends.points[tag] if math.isfinite(value)]
             if values:
-                return tag, (max if is_higher else min)(values)
-    return "", None
+                return tag, (max if is_higher else min)(values), 0 if ends.are_all else len(values)
+    return "", None, 0
 
 
 def preferred(tags: Iterable[str]) -> tuple[str, bool] | None:

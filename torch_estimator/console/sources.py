@@ -87,6 +87,7 @@ class Sources:
     server: str | None = None
     _listed: dict[str, tuple[float, Any]] = field(default_factory=dict)
     _reached: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _unnamed: bool = False
     _locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def entries(self) -> list[Entry]:
@@ -96,7 +97,10 @@ class Sources:
 
     def problems(self) -> list[str]:
         """Return what is wrong with the directories, in sentences."""
-        return list(filter(None, (problem_of(self.jobs, "--jobs"), problem_of(self.logdir, "--logdir"))))
+        problems = [problem_of(self.jobs, "--jobs"), problem_of(self.logdir, "--logdir")]
+        if self._unnamed:
+            problems.append(f"Directories below {self.logdir} whose names are not UTF-8 are not shown; rename them.")
+        return list(filter(None, problems))
 
     def find(self, id: str) -> Found:
         """Return what an id names; raise a RequestError if there is no such thing."""
@@ -109,7 +113,7 @@ class Sources:
                 problem = self._unreachable(folder)
                 return Found(id, "" if problem else folder, job, spec, problem=problem)
             study, _, number = name.rpartition("/")
-            if kind == "trial" and self.jobs and number.isdecimal() and self._has_job(study):
+            if kind == "trial" and self.jobs and number.isdecimal() and len(number) < 10 and self._has_job(study):
                 # The list shows no trials.
                 from torch_estimator.tuning.directory import StudyDirectory
 
@@ -172,9 +176,18 @@ class Sources:
             found = folders_with_events(self.logdir, _MOST_RUN_FOLDERS)
             # What is part of a run stands for the run.
             runs = (parent if is_part(base) else one for one in found for parent, _, base in [one.rpartition("/")])
+            self._unnamed = False
             for name in dict.fromkeys(runs):
+                if not _is_text(name):
+                    self._unnamed = True
+                    continue
                 path = files.join(self.logdir, name) if name else self.logdir
                 yield Entry(f"run:{name or '.'}", os.stat(path).st_mtime if files.is_local(path) else 0.0)
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name is UTF-8, as all of a page has to be."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _newest_first(entry: Entry) -> tuple[float, str]:
@@ -193,7 +206,8 @@ def is_part(name: str) -> bool:
 
 def main_folder(found: Found) -> str:
     """Return the folder of the training itself: that of a run, or the first one below it with a training's files."""
-    for place in ["", *(name for name in files.listdir(found.folder) if not is_evaluation(name))][:_MOST_LOOKED_INTO]:
+    inside = sorted((name for name in files.listdir(found.folder) if not is_evaluation(name)), key="train".__ne__)
+    for place in ["", *inside][:_MOST_LOOKED_INTO]:
         folder = files.join(found.folder, place) if place else found.folder
         names = [] if place.startswith(_WITHOUT_EVENTS) else _listed(folder)
         if status.NAME in names or any("tfevents" in name for name in names):

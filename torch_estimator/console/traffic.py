@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import threading
 import time
@@ -48,7 +49,7 @@ class Traffic:
                 before, passed = self._load, now - self._at
                 try:
                     total = counts_in(self._ask())
-                except (OSError, ValueError) as error:
+                except (OSError, ValueError, http.client.HTTPException) as error:
                     self._load = Load(problem=self._problem(error))
                 else:
                     rates = {key: max(0.0, count - before.total.get(key, 0.0)) / passed for key, count in total.items()}

@@ -11,7 +11,7 @@ import logging
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_estimator import files
 from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES, masked_crc32c, records
@@ -23,7 +23,8 @@ _BLOCK_BYTES = 2**20
 _MOST_RECORD_BYTES = 2**26
 # By the bytes before the place where it was, the reader notices that a file has another content now.
 _KNOWN_BYTES = 16
-_MOST_LOOKS_BACK = 3
+_MOST_LOOKS_BACK = 20
+_LONGEST_END_BYTES = 2**23
 _MOST_CHECKSUMS = 500
 
 
@@ -95,28 +96,42 @@ class ScalarFile:
         return parts, end
 
 
-def last_scalars(logdir: str, most_bytes: int) -> PointsByTag:
-    """Return the last points of the newest event file of a directory that has any, as far as they are in its end.
+class Ends(NamedTuple):
+    """The last points of a directory by tag, and whether they are all that there are."""
 
-    What a run that resumed has done again is left out.
+    points: PointsByTag
+    are_all: bool
+
+
+def last_scalars(logdir: str, most_bytes: int, *, most_files: int = 1) -> Ends:
+    """Return the last points of the newest event files of a directory that have any, as far as they are in their ends.
+
+    An end is of `most_bytes`, or longer if it has no points. What a run that resumed has done again is left out.
     """
+    last: PointsByTag = {}
     resumed: list[int] = []
     sizes = {name: size for name, size in files.sizes(logdir).items() if "tfevents" in name}
-    for name in sorted(sizes, reverse=True)[:_MOST_LOOKS_BACK]:
+    names = sorted(sizes, reverse=True)
+    for place, name in enumerate(names[:_MOST_LOOKS_BACK]):
         path, size = files.join(logdir, name), sizes[name]
-        begin = max(0, size - most_bytes)
+        begin, parts = size, list[tuple[int | None, PointsByTag]]()
         with contextlib.suppress(FileNotFoundError):
-            if begin:
-                begin += _first_record(files.read_part(path, begin, size))
-            last: PointsByTag = {}
-            for start, found in reversed(list(ScalarFile(path, begin).read(size))):
-                for tag, points in found.items():
-                    if kept := [point for point in points if not resumed or point[0] < min(resumed)]:
-                        last[tag] = kept + last.get(tag, [])
-                resumed += [] if start is None else [start]
-            if last:
-                return dict(sorted(last.items()))
-    return {}
+            for length in (most_bytes, 16 * most_bytes, _LONGEST_END_BYTES):
+                begin = max(0, size - length)
+                if begin:
+                    begin += _first_record(files.read_part(path, begin, size))
+                parts = list(ScalarFile(path, begin).read(size))
+                if begin == 0 or any(found for _, found in parts):
+                    break
+        for start, found in reversed(parts):
+            for tag, points in found.items():
+                if kept := [point for point in points if not resumed or point[0] < min(resumed)]:
+                    last[tag] = kept + last.get(tag, [])
+            resumed += [] if start is None else [start]
+        most_files -= any(found for _, found in parts)
+        if begin or not most_files:
+            return Ends(dict(sorted(last.items())), not begin and place + 1 == len(names))
+    return Ends(dict(sorted(last.items())), len(names) <= _MOST_LOOKS_BACK)
 
 
 def _in_tensor(value: Any) -> float | None:
