@@ -88,6 +88,42 @@ def test_a_job_that_goes_on_is_followed(corpus: Corpus, site: str, window: Brows
     assert window.log() == []
 
 
+def test_a_page_that_was_opened_before_the_first_curve_follows_curves_and_state(
+    corpus: Corpus, site: str, window: Browser
+) -> None:
+    job = corpus.job("early", ago=20, events=[{"kind": "submitted", "time": 0.0, "state": "QUEUED"}, corpus.launched()])
+    corpus.log(job, "chief-0", [(corpus.now - 10 + line / 100, f"line {line}") for line in range(200)])
+    window.open(f"{site}/page/job?id=job:early")
+    assert "There are no curves yet." in window.text("#curves")
+    window.wait_for(".title .state", "preparing")
+    window.run("window.isSamePage = true")
+    window.write("#text", "a search that is being written")
+    window.run("document.querySelector('.log').scrollTop = 50")
+    output = corpus.output("early")
+    corpus.curves(output, {"loss": float}, steps=range(50), began=corpus.now - 10, secs_per_step=0.1)
+    window.wait_until(lambda: drawn(window) == 1)
+    assert "There are no curves yet." not in window.text("#curves")
+    assert window.run("return document.querySelector('.pointer').hidden")
+    # Later there are an evaluation of what has a chart, and a curve that has none.
+    window.run("document.querySelector('.chart').isFirst = true")
+    evaluated = {"loss": float, "auc": float}
+    corpus.curves(output / "eval", evaluated, steps=[10], began=corpus.now - 5, secs_per_step=1)
+    window.wait_until(lambda: drawn(window) == 2)
+    window.wait_for(".chart:first-child", "evaluation")
+    assert window.run("return document.querySelector('.chart').isFirst")
+    assert len(window.find("button[value=cancel]")) == 1
+    job.add("ended", "SUCCEEDED", status=0)
+    window.wait_for(".title .state", "succeeded")
+    assert not window.find("button[value=cancel]")
+    # What is read after the end is marked, too.
+    corpus.curves(output / "eval", evaluated, steps=[49], began=corpus.now - 1, secs_per_step=1)
+    window.wait_until(lambda: "of step 49" in str(window.run("return document.getElementById('lanes').innerHTML")))
+    assert window.run("return document.querySelector('#text').value") == "a search that is being written"
+    assert window.run("return document.querySelector('.log').scrollTop") == 50
+    assert window.run("return window.isSamePage")
+    assert window.log() == []
+
+
 def test_a_part_that_is_chosen_in_a_chart_is_shown_in_all_of_them_and_in_the_lanes(
     corpus: Corpus, site: str, window: Browser
 ) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,7 @@ _MOST_BYTES = 48 * 2**20
 # The timelines of a job with 8 roles take a megabyte or two, and are not counted.
 _MOST_KEPT = 24
 _READ_SECS = 0.5
-_LOOK_SECS = 5.0
+_LOOK_SECS = 2.0
 
 _Numbers = npt.NDArray[Any]
 
@@ -174,6 +175,11 @@ def charts_of(curves: Mapping[str, Curve], text: str = "") -> list[Chart]:
         if text.lower() in title.lower():
             charts.append(Chart(title, tuple(names), last))
     return charts
+
+
+def set_of(curves: Iterable[str]) -> str:
+    """Return a text that changes when curves with other names are there, by which a page asks for its charts again."""
+    return f"{zlib.crc32(chr(10).join(sorted(curves)).encode(errors='replace')):08x}"
 
 
 def label_of(curve: Curve) -> str:

@@ -19,9 +19,10 @@ from torch_estimator import files
 from torch_estimator.activity.timeline import Run
 from torch_estimator.checkpoint.index import checkpoint_step, read_index
 from torch_estimator.console import texts
-from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, between, charts_of, label_of, reduced
+from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, between, charts_of, label_of, reduced, set_of
 from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, pauses_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
+from torch_estimator.console.rows import Row
 from torch_estimator.console.sources import Found, is_evaluation, main_folder
 from torch_estimator.console.studies import states_of
 from torch_estimator.errors import UserError
@@ -100,7 +101,8 @@ def routes(context: Context) -> list[Route]:
         log, at = _log(request, found), texts.real(given.get("at"))
         window = log.last() if at is None else log.around(at)
         after = [place for place, one in enumerate(window.lines) if at is not None and one.time >= at - 0.01]
-        charts = charts_of(context.curves.of(found)[1], given.get("tag", "")[:200])
+        curves = context.curves.of(found)[1]
+        charts = charts_of(curves, given.get("tag", "")[:200])
         spec = found.spec
         return context.site.page(
             request,
@@ -110,6 +112,7 @@ def routes(context: Context) -> list[Route]:
             spec=spec,
             arguments={} if spec is None else texts.arguments_of(spec.arguments, spec.secret_arguments),
             charts=charts[:MOST_CHARTS],
+            set_of_charts=set_of(curves),
             hidden_charts=max(0, len(charts) - MOST_CHARTS),
             tag=given.get("tag", "")[:200],
             log=log,
@@ -143,11 +146,15 @@ def routes(context: Context) -> list[Route]:
         return _json({"series": series, "version": version})
 
     def follow(request: Request, access: Access) -> Response:
-        """Answer with the lines since a cursor, and a number that grows with the curves."""
+        """Answer with the lines since a cursor, and with what changes when other parts of the page should."""
         found = context.sources.find(request.query_params.get("id", ""))
         window = _log(request, found).since(request.query_params.get("cursor", ""))
         lines = [[texts.clock(one.time)[11:], one.role, one.text, one.level] for one in window.lines]
-        return _json({"lines": lines, "cursor": window.cursor, "curves": context.curves.of(found)[0]})
+        version, curves = context.curves.of(found)
+        seen = _seen(version, _row(context, found))
+        return _json(
+            {"lines": lines, "cursor": window.cursor, "curves": version, "seen": seen, "set_of_charts": set_of(curves)}
+        )
 
     def change(request: Request, form: Mapping[str, str]) -> str:
         id = form.get("id", "")
@@ -194,15 +201,25 @@ def _log(request: Request, found: Found) -> LogWindow:
     return LogWindow(directory, role, given.get("text", "")[:200])
 
 
+def _row(context: Context, found: Found) -> Row:
+    """Return the row of a job or a run; of a trial, the row of its study."""
+    return context.index.row(found.id if found.trial is None or found.job is None else f"job:{found.job.name}")
+
+
+def _seen(version: int, row: Row) -> str:
+    """Return a text that changes with the curves and the state; a page that shows another one is loaded anew."""
+    return f"{version} {row.state}"
+
+
 def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     """Return what changes while a job runs: its state, the lanes, and where the time went."""
     trial = found.trial
-    row = context.index.row(found.id if trial is None or found.job is None else f"job:{found.job.name}")
+    row = _row(context, found)
     runs, events = context.curves.timelines(found)
     now = time.time()
     trial_state, paused = _of_trial(found, runs, now, is_over=row.is_over)
     lanes = lanes_of(runs, events, now=now, paused=paused)
-    curves = context.curves.of(found)[1]
+    version, curves = context.curves.of(found)
     marks = _marks(found, curves)
     axis = _axis(request, found, lanes, marks, curves, now)
     restarts = sorted((one for lane in lanes for one in lane.restarts), key=lambda one: one.time)
@@ -210,6 +227,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     total = sum(spent.values())
     return {
         "found": found,
+        "seen": _seen(version, row),
         "row": row if trial is None else None,
         "trial": trial,
         "study": row,

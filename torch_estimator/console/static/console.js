@@ -14,40 +14,57 @@
     return answer;
   }
 
-  // Parts of the page that are loaded anew: those with data-refresh, the seconds between two looks.
+  // Parts of the page that are loaded anew: those with data-refresh, the seconds between two looks. A part with data-seen
+  // is loaded sooner if `follow` has seen something else than the part shows.
 
   async function refresh(id) {
     const part = document.getElementById(id);
     const here = part.dataset.here ?? location.href;
     const text = await (await get(here)).text();
     const old = document.getElementById(id);
-    const found = new DOMParser().parseFromString(text, "text/html").getElementById(id);
-    // What a person types, chooses or has opened meanwhile stays.
-    if (!found || !old || here !== (old.dataset.here ?? location.href) || old.innerHTML === found.innerHTML) return;
+    const page = new DOMParser().parseFromString(text, "text/html");
+    const found = page.getElementById(id);
+    if (!found || !old || here !== (old.dataset.here ?? location.href)) return;
     found.dataset.here = here;
+    const beside = old.dataset.with;
+    if (beside) replace(document.getElementById(beside), page.getElementById(beside));
+    replace(old, found);
+    timelineIsNew();
+  }
+
+  // Put a part that was loaded in the place of the old one. What a person types, chooses or has opened meanwhile stays.
+  function replace(old, found) {
+    if (old.innerHTML === found.innerHTML) {
+      Object.assign(old.dataset, found.dataset);
+      return;
+    }
     const ticked = new Set([...old.querySelectorAll("input:checked")].map((one) => one.value));
     for (const one of found.querySelectorAll("input[type=checkbox]")) one.checked = ticked.has(one.value);
     const opened = [...old.querySelectorAll("details")].map((one) => one.open);
     [...found.querySelectorAll("details")].forEach((one, place) => { one.open = opened[place] ?? one.open; });
-    const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+    const key = (one) => one.getAttribute("href") ?? one.value;
     old.replaceWith(found);
-    if (focused) found.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
-    timelineIsNew();
+    if (focused) [...found.querySelectorAll(focused.tagName)].find((one) => key(one) === key(focused))?.focus({ preventScroll: true });
   }
 
   const HOVER_LOOKS = 5;
   let isPressed = false;
+  let seen;
   addEventListener("pointerdown", () => { isPressed = true; });
   for (const kind of ["pointerup", "pointercancel", "blur"]) addEventListener(kind, () => { isPressed = false; });
 
   async function keepFresh(id) {
-    for (let looks = 0; ;) {
+    for (let looks = 0, age = 0; ;) {
+      await sleep(1000);
+      age++;
       const part = document.getElementById(id);
-      if (!part?.dataset.refresh) return;
-      await sleep(1000 * Number(part.dataset.refresh));
+      if (!part) return;
+      const isNew = seen !== undefined && "seen" in part.dataset && part.dataset.seen !== seen;
+      if (document.hidden || (age < Number(part.dataset.refresh) && !isNew)) continue;
       // What a person points at is left in place for a while, and what is being clicked until it is.
-      const waits = isPressed || (document.querySelector(`#${id} .track:hover`) && looks++ % HOVER_LOOKS !== 0);
-      if (document.hidden || waits) continue;
+      if (isPressed || (document.querySelector(`#${id} .track:hover`) && looks++ % HOVER_LOOKS !== 0)) continue;
+      age = 0;
       try {
         await refresh(id);
         document.getElementById(id)?.classList.remove("stale");
@@ -80,6 +97,8 @@
   const HEIGHT = 170;
   let marks = [];
   let axis = null;
+  // The part of the axis that all charts show; null for all of it.
+  let range = null;
 
   const series = (place) => css(`--series-${place % 12}`);
 
@@ -119,7 +138,7 @@
       width,
       height: HEIGHT,
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, sync: { key: "console" } },
-      scales: { x: { time: isTime, range: chart.range ?? (isTime && axis ? [axis.low, axis.high] : undefined) } },
+      scales: { x: { time: isTime, range: range ?? (isTime && axis ? [axis.low, axis.high] : undefined) } },
       axes: [{ ...ink, size: 28, space: 80, ...(isTime ? { values: clock } : {}) }, { ...ink, size: 58, values: (plot, ticks) => ticks.map(short) }],
       series: [{ value: (plot, x) => (x == null ? "" : isTime ? new Date(x * 1000).toLocaleTimeString() : `step ${x}`) }, ...lines],
       hooks: {
@@ -160,8 +179,8 @@
   }
 
   // Show a part of the axis in all charts, and in the lanes if it is one of time; all of it without a part.
-  function show(range) {
-    for (const one of charts.values()) one.range = range;
+  function show(part) {
+    range = part;
     newCurves();
     const now = document.getElementById("now");
     if (!now || curves.dataset.by === "step") return;
@@ -180,7 +199,7 @@
     chart.isOld = false;
     const names = JSON.parse(chart.figure.dataset.names);
     const query = names.map((name) => `&name=${encodeURIComponent(name)}`).join("");
-    const bounds = chart.range ?? (curves.dataset.by !== "step" && axis?.isPart ? [axis.low, axis.high] : null);
+    const bounds = range ?? (curves.dataset.by !== "step" && axis?.isPart ? [axis.low, axis.high] : null);
     const part = bounds ? `&from=${bounds[0]}&to=${bounds[1]}` : "";
     try {
       const url = `${curves.dataset.points}${query}${part}&points=${Math.max(100, chart.plot.clientWidth)}`;
@@ -209,10 +228,52 @@
     }
   }
 
+  function addChart(figure) {
+    const chart = { figure, plot: figure.querySelector(".plot"), isOld: true, isSeen: false };
+    charts.set(figure, chart);
+    observer.observe(figure);
+  }
+
+  // The set of curves has changed: take the charts of a page that is loaded now, and keep those that are here already.
+  async function newCharts() {
+    const text = await (await get(location.href)).text();
+    const found = new DOMParser().parseFromString(text, "text/html").getElementById("curves");
+    const bottom = () => curves.getBoundingClientRect().bottom;
+    const before = bottom();
+    const known = new Map();
+    for (const figure of charts.keys()) for (const name of JSON.parse(figure.dataset.names)) known.set(name, figure);
+    const figures = [...found.querySelectorAll(".chart")].map((figure) => {
+      const old = JSON.parse(figure.dataset.names).map((name) => known.get(name)).find(Boolean);
+      if (!old) return figure;
+      old.dataset.names = figure.dataset.names;
+      old.querySelector("figcaption").replaceWith(figure.querySelector("figcaption"));
+      return old;
+    });
+    for (const [figure, chart] of charts) {
+      if (figures.includes(figure)) continue;
+      chart.drawn?.destroy();
+      observer.unobserve(figure);
+      charts.delete(figure);
+      figure.remove();
+    }
+    const list = curves.querySelector(".charts");
+    for (const [place, figure] of figures.entries()) {
+      if (list.children[place] !== figure) list.insertBefore(figure, list.children[place] ?? null);
+      if (!charts.has(figure)) addChart(figure);
+    }
+    const notes = found.querySelectorAll(".note");
+    curves.querySelectorAll(".note").forEach((note, place) => note.replaceWith(notes[place]));
+    // Whoever reads what is below the charts goes on there.
+    if (before < innerHeight / 2) scrollBy(0, bottom() - before);
+    curves.dataset.set = found.dataset.set;
+    newCurves();
+  }
+
   // The line that follows the pointer, in the lanes and in the charts.
 
   const pointer = document.createElement("div");
   pointer.className = "pointer";
+  pointer.hidden = true;
 
   function timelineIsNew() {
     const lanes = document.getElementById("lanes");
@@ -271,7 +332,9 @@
           append(log, news.lines);
           log.dataset.cursor = news.cursor;
         }
-        if (known !== null && known !== news.curves) newCurves();
+        seen = news.seen;
+        if (curves && curves.dataset.set !== news.set_of_charts) await newCharts();
+        else if (known !== null && known !== news.curves) newCurves();
         known = news.curves;
         document.body.classList.remove("stale");
       } catch {
@@ -283,11 +346,7 @@
 
   timelineIsNew();
   if (curves) {
-    for (const figure of curves.querySelectorAll(".chart")) {
-      const chart = { figure, plot: figure.querySelector(".plot"), isOld: true, isSeen: false };
-      charts.set(figure, chart);
-      observer.observe(figure);
-    }
+    for (const figure of curves.querySelectorAll(".chart")) addChart(figure);
     let width = innerWidth;
     addEventListener("resize", () => {
       if (width === innerWidth) return;
