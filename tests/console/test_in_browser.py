@@ -124,6 +124,22 @@ def test_a_page_that_was_opened_before_the_first_curve_follows_curves_and_state(
     assert window.log() == []
 
 
+def test_labels_of_an_axis_differ_where_values_are_close(corpus: Corpus, site: str, window: Browser) -> None:
+    corpus.job("close")
+    close = {"loss": lambda step: 0.010521 + step * 1e-7}
+    corpus.curves(corpus.output("close"), close, steps=range(30), began=corpus.now, secs_per_step=1)
+    window.open(f"{site}/page/compare?id=job:close")
+    window.wait_until(lambda: drawn(window) == 1)
+    window.run(
+        "window.texts = []; const pens = CanvasRenderingContext2D.prototype, draw = pens.fillText;"
+        "pens.fillText = function (...given) { texts.push(given[0]); draw.apply(this, given); }"
+    )
+    window.resize(900, 900)
+    window.wait_until(lambda: any(text.startswith("0.01") for text in window.run("return texts")))
+    shown = [text for text in window.run("return texts") if text.startswith("0.01")]
+    assert len(set(shown)) == len(shown) > 2
+
+
 def test_a_part_that_is_chosen_in_a_chart_is_shown_in_all_of_them_and_in_the_lanes(
     corpus: Corpus, site: str, window: Browser
 ) -> None:

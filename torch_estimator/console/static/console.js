@@ -102,11 +102,20 @@
 
   const series = (place) => css(`--series-${place % 12}`);
 
-  const short = (value) => {
+  const short = (value, digits = 4) => {
     if (value == null) return "–";
     const size = Math.abs(value);
-    return size !== 0 && (size >= 1e5 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+    return size !== 0 && (size >= 1e5 || size < 1e-3) ? value.toExponential(digits - 2) : String(Number(value.toPrecision(digits)));
   };
+
+  // The labels of ticks, with as many digits as it takes for them to differ.
+  const labels = (plot, ticks) => {
+    let digits = 4;
+    while (digits < 15 && new Set(ticks.map((tick) => short(tick, digits))).size < ticks.length) digits++;
+    return ticks.map((tick) => short(tick, digits));
+  };
+
+  const labelSize = (plot, texts) => Math.max(58, 16 + 7 * Math.max(...(texts ?? []).map((text) => text.length)));
 
   const clock = (plot, ticks) => {
     const isLong = ticks.at(-1) - ticks[0] > 86400;
@@ -139,7 +148,7 @@
       height: HEIGHT,
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, sync: { key: "console" } },
       scales: { x: { time: isTime, range: range ?? (isTime && axis ? [axis.low, axis.high] : undefined) } },
-      axes: [{ ...ink, size: 28, space: 80, ...(isTime ? { values: clock } : {}) }, { ...ink, size: 58, values: (plot, ticks) => ticks.map(short) }],
+      axes: [{ ...ink, size: 28, space: 80, ...(isTime ? { values: clock } : {}) }, { ...ink, size: labelSize, values: labels }],
       series: [{ value: (plot, x) => (x == null ? "" : isTime ? new Date(x * 1000).toLocaleTimeString() : `step ${x}`) }, ...lines],
       hooks: {
         setSelect: [(plot) => zoom(plot)],
