@@ -257,6 +257,64 @@ def test_curves_of_many_runs_stay_within_a_bound_of_memory(corpus: Corpus) -> No
         assert kept.nbytes < 100_000
 
 
+def test_runs_that_are_looked_at_together_lose_points_rather_than_each_other(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch_estimator.console.sources import Sources
+
+    kept = curves_module.Curves(most_bytes=400_000)
+    for number in range(12):
+        corpus.job(f"job_{number}")
+        corpus.curves(
+            corpus.output(f"job_{number}"),
+            {"loss": lambda step: 9.0 if step == 1234 else -9.0 if step == 4321 else step / 5000},
+            steps=range(5000),
+            began=1e9,
+            secs_per_step=1,
+        )
+    sources = Sources(str(corpus.jobs))
+    runs = [sources.find(f"job:job_{number}") for number in range(12)]
+    for run in runs:
+        kept.of(run)
+    reads: list[object] = []
+    monkeypatch.setattr(curves_module.ScalarReader, "__init__", reads.append)
+    for run in runs:
+        steps, values, _ = kept.of(run)[1]["loss"].points
+        assert 600 < len(steps) < 5000
+        assert (steps[0], steps[-1], values.max(), values.min()) == (0, 4999, 9.0, -9.0)
+        assert (steps[values.argmax()], steps[values.argmin()]) == (1234, 4321)
+    assert kept.nbytes <= 400_000
+    assert not reads
+
+
+def test_a_large_run_is_shown_while_it_is_read_and_blocks_no_request(
+    corpus: Corpus, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curves_module, "_WAIT_SECS", 0.0)
+    monkeypatch.setattr("torch_estimator.summary.scalar_file._BLOCK_BYTES", 2**16)
+    corpus.job("large")
+    values = {f"metric_{place}": float for place in range(20)}
+    corpus.curves(corpus.output("large"), values, steps=range(2000), began=1e9, secs_per_step=1)
+    site = visit(corpus.jobs)
+    assert "Still being read: large." in Page(site.get("/page/compare?id=job:large")).text
+    lasts = []
+    for _ in range(100):
+        answer = site.get("/page/points?id=job:large&name=metric_3&by=step").json()
+        lasts.append(answer["series"][0]["x"][-1])
+        if not answer["is_behind"]:
+            break
+    assert len(lasts) > 2
+    assert lasts == sorted(lasts)
+    assert lasts[-1] == 1999
+    assert "Still being read" not in site.get("/page/compare?id=job:large").text
+    curves = site._transport._transport.app.state.context.curves  # type: ignore[attr-defined]
+    (run,) = curves._runs.values()
+    with run.lock:
+        # As if another request read it.
+        assert points(site, id="job:large", name="metric_3", by="step")[0]["x"][-1] == 1999
+        assert site.get("/page/job?id=job:large").status_code == 200
+
+
 # The log.
 
 

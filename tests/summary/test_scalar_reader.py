@@ -214,6 +214,71 @@ def test_records_that_are_too_large_are_skipped(tmp_path: Path, monkeypatch: pyt
     assert list(curves) == ["a"]
 
 
+def test_reading_in_short_turns_finds_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_estimator.summary.scalar_file._BLOCK_BYTES", 2**16)
+    for _ in range(3):
+        with EventWriter(tmp_path) as events:
+            for step in range(2000):
+                events.scalars({f"metric_{place}": step / 8 for place in range(4)}, step)
+    reader = ScalarReader(tmp_path)
+    turns, counts = 0, []
+    while not turns or reader.is_behind:
+        # Each turn has no time at all, and reads on nevertheless.
+        assert reader.read(0.0)
+        counts.append(sum(len(one.steps) for one in reader.curves().values()))
+        turns += 1
+    assert turns > 6
+    assert counts == sorted(set(counts))
+    assert not reader.read(0.0)
+    assert same(found(reader), expected(tmp_path))
+
+
+def test_a_stretch_of_zeros_ends_the_reading_of_its_file_at_once(tmp_path: Path) -> None:
+    event = event_pb2.Event(step=3, summary=summary_pb2.Summary(value=[{"tag": "a", "simple_value": 1.0}]))
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(record(b"") + record(event.SerializeToString()))
+    with path.open("ab") as file:
+        file.truncate(20 * 2**30)
+    reader = ScalarReader(tmp_path)
+    assert found(reader) == {"a": [(3, 1.0, 0.0)]}
+    assert not reader.is_behind
+
+
+def test_tags_that_are_written_together_share_their_steps_and_times(tmp_path: Path) -> None:
+    with EventWriter(tmp_path) as events:
+        for step in range(5000):
+            events.scalars({f"metric_{place}": step + place for place in range(20)}, step)
+    reader = ScalarReader(tmp_path)
+    assert same(found(reader), expected(tmp_path))
+    assert reader.nbytes < 5000 * (20 * 8 + 16) * 1.05
+
+
+@pytest.mark.parametrize("order", ["ascending", "equal", "falling"])
+def test_thinned_curves_keep_their_extremes_their_ends_and_an_even_density(tmp_path: Path, order: str) -> None:
+    reader = ScalarReader(tmp_path)
+    choice = np.random.default_rng(0)
+    values: list[float] = []
+    steps = {"ascending": lambda at: at, "equal": lambda at: 7, "falling": lambda at: 10**6 - at}[order]
+    with EventWriter(tmp_path) as events:
+        for _ in range(6):
+            for value in choice.normal(size=2000).astype(np.float32).tolist():
+                events.scalar("loss", value, steps(len(values)))
+                values.append(value)
+            events.flush()
+            reader.read()
+            while len(reader.curves()["loss"].steps) > 1200:
+                assert reader.thin()
+    curve = reader.curves()["loss"]
+    assert (curve.values.max(), curve.values.min()) == (max(values), min(values))
+    assert (curve.values[0], curve.values[-1]) == (values[0], values[-1])
+    assert (np.diff(curve.times) >= 0).all()
+    if order == "ascending":
+        assert np.diff(curve.steps).max() < 100
+    while reader.thin():
+        assert len(reader.curves()["loss"].steps) > 200
+    assert not reader.thin()
+
+
 def test_any_bytes_are_read_without_an_error(tmp_path: Path) -> None:
     choice = random.Random(0)
     path = tmp_path / "events.out.tfevents.1"

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from torch_estimator.console import texts
-from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, charts_of
+from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, charts_of, wait_until
 from torch_estimator.console.sources import Found
 from torch_estimator.web.access import Access
 from torch_estimator.web.errors import RequestError
@@ -36,8 +36,12 @@ def routes(context: Context) -> list[Route]:
         if len(chosen) > MOST_RUNS:
             problems.append(f"Only the first {MOST_RUNS} of {len(chosen)} are compared.")
         curves: dict[str, Curve] = {}
+        until = wait_until()
         for run in runs:
-            curves |= context.curves.of(run)[1]
+            curves |= context.curves.of(run, until)[1]
+        behind = [run.name for run in runs if context.curves.is_behind(run)]
+        if behind:
+            problems.append(f"Still being read: {', '.join(behind)}. Load the page again to see more of the curves.")
         charts = charts_of(curves, text)
         values = {run.id: arguments_of(run) for run in runs}
         names = list(dict.fromkeys(name for one in values.values() for name in one))

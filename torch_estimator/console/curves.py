@@ -1,6 +1,7 @@
 """What was read of the runs that somebody looks at: curves, reduced to what a screen can show, and timelines.
 
-It is kept in memory within bounds, and files are read on from where they were.
+It is kept in memory within bounds, and files are read on from where they were. No request waits long for it: what takes
+more than a second to read, the next requests read on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from torch_estimator.console.sources import Found, folders_with_events, main_fol
 from torch_estimator.console.texts import clean, number
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import JobEvent
-from torch_estimator.summary.scalar_reader import Points, ScalarReader
+from torch_estimator.summary.scalar_reader import Points, ScalarReader, extremes, joined
 
 MOST_RUNS = 12
 """Most runs that are compared."""
@@ -33,8 +35,13 @@ MOST_CHARTS = 200
 """Most charts of a page."""
 
 _MOST_BYTES = 48 * 2**20
+# A third of it for one run: to draw a curve takes several times its memory.
+_MOST_PART = 3
 # The timelines of a job with 8 roles take a megabyte or two, and are not counted.
 _MOST_KEPT = 24
+# A run that nobody has asked for so long is forgotten before others lose points.
+_IDLE_SECS = 60.0
+_WAIT_SECS = 1.0
 _READ_SECS = 0.5
 _LOOK_SECS = 2.0
 
@@ -47,7 +54,12 @@ class Curve:
 
     place: str
     tag: str
-    points: Points
+    parts: list[Points]
+
+    @property
+    def points(self) -> Points:
+        """All of its points, in the order of writing."""
+        return joined(self.parts)
 
 
 @dataclass
@@ -55,6 +67,10 @@ class _Run:
     """The readers of one folder and those below it, by their paths in it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
+    timelines_lock: threading.Lock = field(default_factory=threading.Lock)
+    asked_at: float = 0.0
+    is_behind: bool = False
+    nbytes: int = 0
     readers: dict[str, ScalarReader] = field(default_factory=dict)
     looked_at: float = -_LOOK_SECS
     read_at: float = -_READ_SECS
@@ -64,11 +80,23 @@ class _Run:
     events: list[JobEvent] = field(default_factory=list)
     events_at: float = -1.0
 
-    @property
-    def nbytes(self) -> int:
-        # The curves are arrays of their own.
-        curves = sum(part.nbytes for curve in self.curves.values() for part in curve.points)
-        return curves + sum(reader.nbytes for reader in self.readers.values())
+    def update(self, most_bytes: float = inf) -> None:
+        """Make the curves of what was read, with at most so many bytes if fewer points do it."""
+        while True:
+            # The curves are parts of what the readers hold.
+            parts = {place: reader.parts() for place, reader in sorted(self.readers.items())}
+            self.nbytes = sum(reader.nbytes for reader in self.readers.values())
+            if self.nbytes <= most_bytes or not max(self.readers.values(), key=_bytes_of).thin():
+                break
+        self.curves = {
+            f"{place}/{tag}" if place else tag: Curve(place, tag, several)
+            for place, tags in parts.items()
+            for tag, several in tags.items()
+        }
+
+
+def _bytes_of(held: ScalarReader | _Run) -> int:
+    return held.nbytes
 
 
 class Curves:
@@ -79,23 +107,34 @@ class Curves:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, found: Found) -> tuple[int, dict[str, Curve]]:
-        """Return the curves of a run by name, such as ``eval/loss``, and a number that grows when they change."""
+    def of(self, found: Found, until: float | None = None) -> tuple[int, dict[str, Curve]]:
+        """Return the curves of a run by name, such as ``eval/loss``, and a number that grows when they change.
+
+        `until` is when to stop waiting for other requests that read the run, by `time.monotonic`. If `is_behind`, these
+        are the points that were read so far.
+        """
         if not found.folder:
             return 0, {}
         run = self._run(found)
-        with run.lock:
-            self._read(found, run)
-            version, curves = run.version, run.curves
-        with self._lock:
-            while len(self._runs) > 1 and self.nbytes > self._most_bytes:
-                self._runs.popitem(last=False)
+        until = wait_until() if until is None else until
+        if run.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            try:
+                self._read(found, run)
+            finally:
+                run.lock.release()
+        version, curves = run.version, run.curves
+        self._bound()
         return version, curves
+
+    def is_behind(self, found: Found) -> bool:
+        """Return whether more of a run is written than was read."""
+        run = self._runs.get(_key(found))
+        return run is not None and run.is_behind
 
     def timelines(self, found: Found) -> tuple[list[timeline.Run], list[JobEvent]]:
         """Return what the roles of a job noted, and its events; empty lists where there are none."""
         run, runs = self._run(found), []
-        with run.lock:
+        with run.timelines_lock:
             # What is damaged or gone is not there.
             if found.folder:
                 run.timelines = run.timelines or timeline.TimelineReader(main_folder(found))
@@ -109,8 +148,9 @@ class Curves:
 
     def _run(self, found: Found) -> _Run:
         with self._lock:
-            run = self._runs.setdefault(f"{found.id} {found.folder}", _Run())
-            self._runs.move_to_end(f"{found.id} {found.folder}")
+            run = self._runs.setdefault(_key(found), _Run())
+            self._runs.move_to_end(_key(found))
+            run.asked_at = time.monotonic()
             if len(self._runs) > _MOST_KEPT:
                 self._runs.popitem(last=False)
             return run
@@ -119,6 +159,27 @@ class Curves:
     def nbytes(self) -> int:
         """Bytes of memory that all curves take."""
         return sum(run.nbytes for run in self._runs.values())
+
+    def _bound(self) -> None:
+        """Forget what nobody looks at, then thin the largest runs: those of a comparison all have their part."""
+        least = self._most_bytes / MOST_RUNS
+        with self._lock:
+            while len(self._runs) > 1 and self.nbytes > self._most_bytes:
+                oldest = next(iter(self._runs.values()))
+                largest = max(self._runs.values(), key=_bytes_of)
+                is_thinner = False
+                if time.monotonic() - oldest.asked_at < _IDLE_SECS and largest.nbytes > least:
+                    if not largest.lock.acquire(blocking=False):
+                        # The request that reads it comes here next.
+                        break
+                    try:
+                        before = largest.nbytes
+                        largest.update(max(least, before / 2))
+                        is_thinner = largest.nbytes < before
+                    finally:
+                        largest.lock.release()
+                if not is_thinner:
+                    self._runs.popitem(last=False)
 
     def _read(self, found: Found, run: _Run) -> None:
         folder, now = found.folder, time.monotonic()
@@ -135,18 +196,29 @@ class Curves:
                 for place in there
             }
             run.looked_at = now
-        for reader in run.readers.values():
+        until, is_behind = wait_until(), False
+        # A large file must not keep small ones from being read.
+        for reader in sorted(run.readers.values(), key=_bytes_of):
+            if is_behind := has_changed and time.monotonic() > until:
+                break
             # A directory may be removed at any moment.
             with contextlib.suppress(OSError):
-                has_changed = reader.read() or has_changed
+                has_changed = reader.read(until) or has_changed
+        run.is_behind = is_behind or any(reader.is_behind for reader in run.readers.values())
         if has_changed:
-            run.curves = {
-                f"{place}/{tag}" if place else tag: Curve(place, tag, points)
-                for place, reader in sorted(run.readers.items())
-                for tag, points in reader.curves().items()
-            }
+            run.update(self._most_bytes / _MOST_PART)
             run.version += 1
-        run.read_at = time.monotonic()
+        if not run.is_behind:
+            run.read_at = time.monotonic()
+
+
+def wait_until() -> float:
+    """Return until when a request that begins now may wait."""
+    return time.monotonic() + _WAIT_SECS
+
+
+def _key(found: Found) -> str:
+    return f"{found.id} {found.folder}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +267,7 @@ def reduced(x: _Numbers, y: _Numbers, buckets: int) -> tuple[_Numbers, _Numbers]
     """
     if len(x) <= 2 * buckets:
         return x, y
-    low, high = x[0], x[-1]
-    parts = np.zeros(len(x)) if high <= low else (x - low) / (high - low)
-    places = (parts * (buckets - 1e-9)).astype(np.int64)
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
-    kept = [np.array([0, len(x) - 1])]
-    for worst, pick in ((np.inf, np.minimum), (-np.inf, np.maximum)):
-        filled = np.where(np.isnan(y), worst, y)
-        extremes = pick.reduceat(filled, starts)
-        # The first point of each bucket that has its extreme.
-        hits = np.flatnonzero(filled == np.repeat(extremes, np.diff(np.append(starts, len(x)))))
-        kept.append(hits[np.unique(places[hits], return_index=True)[1]])
-    chosen = np.unique(np.concatenate(kept))
+    chosen = extremes(x, y, buckets)
     return x[chosen], y[chosen]
 
 

@@ -19,7 +19,17 @@ from torch_estimator import files
 from torch_estimator.activity.timeline import Run
 from torch_estimator.checkpoint.index import checkpoint_step, read_index
 from torch_estimator.console import texts
-from torch_estimator.console.curves import MOST_CHARTS, MOST_RUNS, Curve, between, charts_of, label_of, reduced, set_of
+from torch_estimator.console.curves import (
+    MOST_CHARTS,
+    MOST_RUNS,
+    Curve,
+    between,
+    charts_of,
+    label_of,
+    reduced,
+    set_of,
+    wait_until,
+)
 from torch_estimator.console.lanes import STATES, Lane, Segment, drawn, lanes_of, pauses_of, spent_by, time_sentence
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.rows import Row
@@ -134,16 +144,18 @@ def routes(context: Context) -> list[Route]:
         low, high = texts.real(given.get("from")), texts.real(given.get("to"))
         buckets = min(_MOST_POINTS, max(10, texts.whole(given.get("points"), 500)))
         series: list[dict[str, Any]] = []
-        version = 0
+        version, until, is_behind = 0, wait_until(), False
         for id in list(dict.fromkeys(given.getlist("id")))[:MOST_RUNS]:
-            changed, there = context.curves.of(context.sources.find(id))
+            found = context.sources.find(id)
+            changed, there = context.curves.of(found, until)
             version += changed
+            is_behind = is_behind or context.curves.is_behind(found)
             names = [name for name in given.getlist("name") if name in there][: _MOST_SERIES - len(series)]
             for curve in (there[name] for name in names):
                 x, y = reduced(*between(curve.points, by, low, high), buckets)
                 # JSON has no infinities, and a chart no place for them; NaN becomes null.
                 series.append({"id": id, "label": label_of(curve), "x": x, "y": np.where(np.isfinite(y), y, np.nan)})
-        return _json({"series": series, "version": version})
+        return _json({"series": series, "version": version, "is_behind": is_behind})
 
     def follow(request: Request, access: Access) -> Response:
         """Answer with the lines since a cursor, and with what changes when other parts of the page should."""
@@ -285,7 +297,8 @@ def _axis(
 ) -> Axis:
     spans = [(lane.segments[0].start, lane.segments[-1].end) for lane in lanes if lane.segments]
     if not spans:
-        spans = [(one.points.times.min(), one.points.times.max()) for one in curves.values() if len(one.points.times)]
+        times = [part.times for one in curves.values() for part in one.parts]
+        spans = [(one.min(), one.max()) for one in times if len(one)]
     if not spans:
         spans = [(one.time, one.time) for one in marks] or [(now - 1, now)]
     first, last = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
@@ -310,7 +323,8 @@ def _marks(found: Found, curves: dict[str, Curve]) -> list[Mark]:
     evaluated: dict[tuple[str, int], float] = {}
     for curve in curves.values():
         if is_evaluation(curve.place.rpartition("/")[2]):
-            for step, moment in zip(curve.points.steps[-_MOST_MARKS:], curve.points.times[-_MOST_MARKS:], strict=True):
+            steps, _, moments = curve.points
+            for step, moment in zip(steps[-_MOST_MARKS:], moments[-_MOST_MARKS:], strict=True):
                 evaluated[curve.place, int(step)] = float(moment)
     for (place, at), moment in evaluated.items():
         note = " ".join(filter(None, ["evaluation", place.removeprefix("eval").removeprefix("_"), f"of step {at:,}"]))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -26,6 +28,8 @@ _KNOWN_BYTES = 16
 _MOST_LOOKS_BACK = 20
 _LONGEST_END_BYTES = 2**23
 _MOST_CHECKSUMS = 500
+# A stretch of zeros looks like many records without content, but for the checksum of their length.
+_EMPTY_CHECK = struct.pack("<I", masked_crc32c(bytes(8)))
 
 
 PointsByTag = dict[str, list[tuple[int, float, float]]]
@@ -37,6 +41,7 @@ class ScalarFile:
 
     def __init__(self, path: str, position: int = 0) -> None:
         self.position = position
+        self.is_behind = False
         self._path = path
         self._known = b""
         self._is_damaged = False
@@ -48,9 +53,13 @@ class ScalarFile:
         start = self.position - len(self._known)
         return self._known == files.read_part(self._path, start, self.position)
 
-    def read(self, size: int) -> Iterator[tuple[int | None, PointsByTag]]:
-        """Yield what was written up to a size, in parts: the step at which a run resumed before it, and the points."""
+    def read(self, size: int, until: float = math.inf) -> Iterator[tuple[int | None, PointsByTag]]:
+        """Yield what was written up to a size, in parts: the step at which a run resumed before it, and the points.
+
+        After `until`, by `time.monotonic`, it ends with the block that it reads; `is_behind` says that more is there.
+        """
         wanted = _BLOCK_BYTES
+        self.is_behind = False
         while (left := size - self.position) > HEADER_BYTES and not self._is_damaged:
             data = files.read_part(self._path, self.position, self.position + min(wanted, left))
             if len(data) < min(wanted, left):
@@ -68,6 +77,9 @@ class ScalarFile:
             self._known = (self._known + data[:taken])[-_KNOWN_BYTES:] if taken <= len(data) else b""
             self.position += taken
             yield from parts
+            if taken and time.monotonic() > until:
+                self.is_behind = size - self.position > HEADER_BYTES and not self._is_damaged
+                break
 
     def _parts(self, data: bytes) -> tuple[list[tuple[int | None, PointsByTag]], int]:
         """Return the parts in the complete records, and how many bytes those have."""
@@ -79,20 +91,22 @@ class ScalarFile:
         end = 0
         for start, content in records(data):
             try:
+                if not content and data[start - FOOTER_BYTES : start] != _EMPTY_CHECK:
+                    raise DecodeError("zeros, as a crash leaves them")
                 event = event_pb2.Event.FromString(content)
             except DecodeError:
                 _warn(self._path, self.position + start)
                 self._is_damaged = True
                 break
             end = start + len(content) + FOOTER_BYTES
-            step, time = event.step, event.wall_time
+            step, written = event.step, event.wall_time
             if event.HasField("session_log") and event.session_log.status == event.session_log.START:
                 found = defaultdict(list)
                 parts.append((step, found))
             for value in event.summary.value:
                 number = value.simple_value if value.HasField("simple_value") else _in_tensor(value)
                 if number is not None:
-                    found[value.tag].append((step, number, time))
+                    found[value.tag].append((step, number, written))
         return parts, end
 
 
