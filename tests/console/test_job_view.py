@@ -56,6 +56,36 @@ def test_a_restart_is_shown_with_its_reason_and_what_it_cost(corpus: Corpus, vis
     assert not [one for one in titles(answer.text, "chief-0") if "again" in one]
 
 
+@pytest.mark.parametrize(
+    ("saved_at", "told"),
+    [
+        (115.2, "60 steps were done again."),
+        # It had gone beyond that step before its next note.
+        (180.0, "how many steps were done again is not known."),
+    ],
+)
+@pytest.mark.parametrize("ahead", [0.0, 90.0])
+def test_steps_that_a_lost_parameter_server_costs_are_those_by_which_training_goes_back(
+    corpus: Corpus, visit: Visit, saved_at: float, told: str, ahead: float
+) -> None:
+    began = corpus.now - 600
+    corpus.job("lost", ago=600, events=[corpus.launched()])
+    saved = saved_at, "saving", round(978 + (saved_at - 115.2) * 10)
+    for pid, role, host, clock, noted, end in (
+        (1, "chief-0", "a", 0.0, [(0, "training", 0), (110, "waiting", 1038), (113, "training", 1038), saved], 5000),
+        (2, "worker-0", "b", ahead, [(0, "training", 0), (111, "waiting", 976), (116, "training", 976)], 5000),
+        (3, "ps-0", "a", 0.0, [(0, "serving", None), (109.5, "serving", 960)], 960),
+        (4, "ps-0", "a", 0.0, [(115, "serving", None), (590, "serving", 5000)], 5000),
+    ):
+        changes = [Change(time=began + clock + at, state=state, step=step) for at, state, step in noted]
+        seen = changes[-1].time if pid == 3 else began + clock + 590
+        corpus.timeline("lost", role, pid, changes, [Spent(time=seen, step=end, computing=1.0)], host)
+    answer = visit(corpus.jobs).get("/page/job?id=job:lost")
+    assert told in Page(answer).text
+    assert "Restarted once" in Page(answer).text
+    assert ("60 steps again" in answer.text) == told.startswith("60")
+
+
 def test_checkpoints_evaluations_and_exports_are_marked(corpus: Corpus, visit: Visit) -> None:
     write_census(corpus)
     text = visit(corpus.jobs).get("/page/job?id=job:census_7").text

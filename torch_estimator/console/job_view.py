@@ -357,5 +357,7 @@ def restarts_sentence(restarts: Sequence[Any]) -> str:
     secs = sum(one.secs or 0 for one in restarts)
     steps = sum(one.steps or 0 for one in restarts)
     times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
-    again = {0: "no step was", 1: "1 step was"}.get(steps, f"{steps:,} steps were")
-    return f"Restarted {times}: {texts.span(secs)} passed until the roles worked again; {again} done again."
+    again = {0: "no step was", 1: "1 step was"}.get(steps, f"{steps:,} steps were") + " done again"
+    if any(one.steps is None for one in restarts):
+        again = f"at least {again}" if steps else "how many steps were done again is not known"
+    return f"Restarted {times}: {texts.span(secs)} passed until the roles worked again; {again}."

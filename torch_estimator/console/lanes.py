@@ -7,13 +7,14 @@ time.
 from __future__ import annotations
 
 import bisect
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from torch_estimator.activity.timeline import Change, Run
+from torch_estimator.activity.timeline import Change, Run, Spent
 from torch_estimator.console.texts import ROLE, clean, span
 from torch_estimator.jobs.directory import FINAL, JobEvent
 from torch_estimator.launch.job import describe_status
@@ -28,6 +29,7 @@ _EXIT_SECS = 15.0
 # A process that has written so recently is alive.
 _ALIVE_SECS = 5.0
 _LEAST_SHIFT_SECS = 0.5
+_TRAINERS, _SERVER = ("chief-", "master-", "worker-"), "ps-"
 
 STATES = (
     *("starting", "compiling", "training", "running", "serving", "waiting", "saving", "evaluating", "exporting"),
@@ -82,16 +84,17 @@ def lanes_of(
         if ROLE.fullmatch(run.role):
             by_role[run.role].append(run)
     ahead = _clocks(by_role)
+    moved = {role: [_moved(run, -ahead.get(role, 0.0)) for run in own] for role, own in by_role.items()}
+    setbacks = _Setbacks(moved)
     if events and events[-1].state in FINAL:
         now = min(now, events[-1].time)
     roles = [*by_role, *sorted({one.role for one in events if ROLE.fullmatch(one.role)} - by_role.keys())]
     lanes = []
     for role in sorted(roles, key=_order):
         own = [one for one in events if one.role == role]
-        shift = ahead.get(role, 0.0)
-        moved = [_moved(run, -shift) for run in by_role.get(role, ())]
-        lanes.append(_lane(role, moved, own, paused, now) if moved else _lane_of_events(role, own, now))
-        lanes[-1].ahead = shift
+        there = moved.get(role)
+        lanes.append(_lane(role, there, own, paused, now, setbacks) if there else _lane_of_events(role, own, now))
+        lanes[-1].ahead = ahead.get(role, 0.0)
     return lanes
 
 
@@ -123,7 +126,35 @@ def pauses_of(runs: Sequence[Run], rungs: Iterable[int], asked: Iterable[float],
     return found
 
 
-def _lane(role: str, runs: list[Run], events: Sequence[JobEvent], paused: Sequence[Segment], now: float) -> Lane:
+class _Setbacks:
+    """When, and by how many steps, training processes went back to a checkpoint because a parameter server was lost."""
+
+    def __init__(self, by_role: Mapping[str, Sequence[Run]]) -> None:
+        servers = [runs for role, runs in by_role.items() if role.startswith(_SERVER)]
+        self._returns = sorted(run.began for runs in servers for run in runs[1:])
+        self._found: list[tuple[float, int]] = []
+        for run in (run for role, runs in by_role.items() if role.startswith(_TRAINERS) for run in runs):
+            noted: list[Change | Spent] = [*run.changes, *run.spent]
+            reached = 0
+            for time, step in sorted((one.time, one.step) for one in noted if one.step is not None):
+                if step < reached:
+                    self._found.append((time, reached - step))
+                reached = step
+
+    def after(self, server: Run) -> int | None:
+        """Return by how many steps training went back after a server had begun again; None if that was not noted.
+
+        Of several servers that are restored together, the last one has them.
+        """
+        until = next((one for one in self._returns if one > server.began), math.inf)
+        # Clocks of machines differ a little.
+        own = (steps for time, steps in self._found if server.began <= time + _LEAST_SHIFT_SECS < until)
+        return max(own, default=None)
+
+
+def _lane(
+    role: str, runs: list[Run], events: Sequence[JobEvent], paused: Sequence[Segment], now: float, setbacks: _Setbacks
+) -> Lane:
     lane = Lane(role)
     exits = [one for one in events if one.kind == "exited"]
     for place, run in enumerate(runs):
@@ -144,7 +175,7 @@ def _lane(role: str, runs: list[Run], events: Sequence[JobEvent], paused: Sequen
                 lane.segments.append(replace(pause, start=end, end=until))
         elif following is not None:
             reason = _why(run, gone)
-            restart = _restart(run, following, end, reason)
+            restart = _restart(run, following, end, reason, setbacks)
             if run.end is None or run.end.failed:
                 lane.restarts.append(restart)
             note = "; ".join(filter(None, [reason, f"back after {span(following.began - end)}", _again(restart)]))
@@ -181,11 +212,17 @@ def _why(run: Run, gone: JobEvent | None) -> str:
     return "it was gone without a word, as after SIGKILL" if run.end is None else "it ended"
 
 
-def _restart(run: Run, following: Run, end: float, reason: str) -> Restart:
+def _restart(run: Run, following: Run, end: float, reason: str, setbacks: _Setbacks) -> Restart:
     before = [one for one in _steps(run) if one is not None]
     after = [one for one in _steps(following) if one is not None]
     trains = next((one.time for one in following.changes if one.state in ("training", "serving", "evaluating")), None)
-    steps = max(0, max(before) - min(after)) if before and after else None
+    if run.role.startswith(_SERVER):
+        # It trains on with the step that it is given.
+        steps = setbacks.after(following)
+    elif before:
+        steps = max(0, max(before) - min(after)) if after else None
+    else:
+        steps = 0
     return Restart(run.role, end, reason, None if trains is None else trains - end, steps)
 
 
@@ -221,12 +258,13 @@ def _moved(run: Run, secs: float) -> Run:
     if not secs:
         return run
     changes = [replace(one, time=one.time + secs) for one in run.changes]
-    return replace(run, began=run.began + secs, last_seen=run.last_seen + secs, changes=changes)
+    spent = [replace(one, time=one.time + secs) for one in run.spent]
+    return replace(run, began=run.began + secs, last_seen=run.last_seen + secs, changes=changes, spent=spent)
 
 
 def _clocks(by_role: dict[str, list[Run]]) -> dict[str, float]:
     """Return by how many seconds the clocks of roles on other machines are ahead of the chief's, where it shows."""
-    trainers = {role: runs for role, runs in by_role.items() if role.startswith(("chief", "master", "worker"))}
+    trainers = {role: runs for role, runs in by_role.items() if role.startswith(_TRAINERS)}
     if not trainers:
         return {}
     first = min(trainers, key=_order)
