@@ -20,7 +20,7 @@ from torch_estimator.tfrecord.records import FOOTER_BYTES, HEADER_BYTES, masked_
 
 _logger = logging.getLogger(__name__)
 
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = 2**18
 # A larger record holds pictures or a graph, and is skipped without reading it.
 _MOST_RECORD_BYTES = 2**26
 # By the bytes before the place where it was, the reader notices that a file has another content now.
