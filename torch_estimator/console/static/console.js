@@ -214,6 +214,7 @@
       const url = `${curves.dataset.points}${query}${part}&points=${Math.max(100, chart.plot.clientWidth)}`;
       const data = await (await get(url)).json();
       paint(chart, data);
+      if (data.is_behind) chart.isOld = true;
       chart.figure.dataset.drawn = data.version;
     } catch {
       chart.isOld = true;
