@@ -124,6 +124,6 @@ def _checked(kind: type, content: Any, name: str) -> Any:
     accepted = int | float if kind is float else kind
     if isinstance(content, bool) is not (kind is bool) or not isinstance(content, accepted):
         raise ValueError(f"{name}: expected {kind.__name__}, but got {shortened(content)}")
-    if isinstance(content, int) and abs(content) >= 2**63:
+    if isinstance(content, int) and abs(content) >= 2**64:
         raise ValueError(f"{name}: expected a number of 64 bits, but got {shortened(content)}")
     return content
