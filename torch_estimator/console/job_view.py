@@ -111,18 +111,18 @@ def routes(context: Context) -> list[Route]:
         log, at = _log(request, found), texts.real(given.get("at"))
         window = log.last() if at is None else log.around(at)
         after = [place for place, one in enumerate(window.lines) if at is not None and one.time >= at - 0.01]
-        curves = context.curves.of(found)[1]
-        charts = charts_of(curves, given.get("tag", "")[:200])
+        now = _now(context, request, found)
+        charts = charts_of(now["curves"], given.get("tag", "")[:200])
         spec = found.spec
         return context.site.page(
             request,
             access,
             "job.html",
-            **_now(context, request, found),
+            **now,
             spec=spec,
             arguments={} if spec is None else texts.arguments_of(spec.arguments, spec.secret_arguments),
             charts=charts[:MOST_CHARTS],
-            set_of_charts=set_of(curves),
+            set_of_charts=set_of(now["curves"]),
             hidden_charts=max(0, len(charts) - MOST_CHARTS),
             tag=given.get("tag", "")[:200],
             log=log,
@@ -239,6 +239,7 @@ def _now(context: Context, request: Request, found: Found) -> dict[str, Any]:
     total = sum(spent.values())
     return {
         "found": found,
+        "curves": curves,
         "seen": _seen(version, row),
         "row": row if trial is None else None,
         "trial": trial,

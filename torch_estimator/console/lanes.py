@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from torch_estimator.activity.timeline import Change, Run, Spent
-from torch_estimator.console.texts import ROLE, clean, span
+from torch_estimator.console.texts import ROLE, TRAINERS, clean, span
 from torch_estimator.jobs.directory import FINAL, JobEvent
 from torch_estimator.launch.job import describe_status
 
@@ -29,7 +29,7 @@ _EXIT_SECS = 15.0
 # A process that has written so recently is alive.
 _ALIVE_SECS = 5.0
 _LEAST_SHIFT_SECS = 0.5
-_TRAINERS, _SERVER = ("chief-", "master-", "worker-"), "ps-"
+_SERVER = "ps-"
 
 STATES = (
     *("starting", "compiling", "training", "running", "serving", "waiting", "saving", "evaluating", "exporting"),
@@ -133,7 +133,7 @@ class _Setbacks:
         servers = [runs for role, runs in by_role.items() if role.startswith(_SERVER)]
         self._returns = sorted(run.began for runs in servers for run in runs[1:])
         self._found: list[tuple[float, int]] = []
-        for run in (run for role, runs in by_role.items() if role.startswith(_TRAINERS) for run in runs):
+        for run in (run for role, runs in by_role.items() if role.startswith(TRAINERS) for run in runs):
             noted: list[Change | Spent] = [*run.changes, *run.spent]
             reached = 0
             for time, step in sorted((one.time, one.step) for one in noted if one.step is not None):
@@ -264,7 +264,7 @@ def _moved(run: Run, secs: float) -> Run:
 
 def _clocks(by_role: dict[str, list[Run]]) -> dict[str, float]:
     """Return by how many seconds the clocks of roles on other machines are ahead of the chief's, where it shows."""
-    trainers = {role: runs for role, runs in by_role.items() if role.startswith(_TRAINERS)}
+    trainers = {role: runs for role, runs in by_role.items() if role.startswith(TRAINERS)}
     if not trainers:
         return {}
     first = min(trainers, key=_order)

@@ -15,7 +15,7 @@ from torch_estimator.activity.timeline import FOLDER, HEAD_BYTES, NAME
 from torch_estimator.checkpoint.index import checkpoint_step, read_index
 from torch_estimator.console.log_window import LogWindow
 from torch_estimator.console.sources import Found, is_evaluation, is_part, main_folder
-from torch_estimator.console.texts import arguments_of, clean, clock, is_secret
+from torch_estimator.console.texts import TRAINERS, arguments_of, clean, clock, is_secret
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.directory import FINAL, JobDirectory, JobEvent, JobSpec, Status
 from torch_estimator.runs.state_file import StateFile
@@ -157,7 +157,7 @@ def _recorded(model_dir: str) -> tuple[int | None, float, str]:
     folder = files.join(model_dir, FOLDER)
     newest: dict[str, tuple[int, str]] = {}
     for name in files.listdir(folder):
-        if (match := NAME.fullmatch(name)) and match[1].startswith(("chief", "master", "worker")):
+        if (match := NAME.fullmatch(name)) and match[1].startswith(TRAINERS):
             newest[match[1]] = max(newest.get(match[1], (0, "")), (int(match[2]), name))
     step, seen, waits_for = None, 0.0, ""
     sizes = files.sizes(folder) if newest else {}

@@ -17,6 +17,9 @@ NOTHING = "\u2013"
 ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Names of roles; of others, nothing is shown."""
 
+TRAINERS = ("chief-", "master-", "worker-")
+"""Beginnings of the names of roles that train."""
+
 # Escape sequences of terminals: with parameters (CSI), up to their end (OSC and others), and short ones.
 _ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\\\|\x9c)|\x1b[ -/]*[0-~]"
@@ -26,13 +29,13 @@ _ODD = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 _SECRET = re.compile(
-    r"(?i)(?:^|[^a-z])(?:pass(?:wor[dt]|wd|phrase)?s?|pwd?|pw|secrets?|tokens?|credentials?|auth(?:orization)?|bearer|cookies?|dsn|sas|"
-    r"(?:api|access|private|secret|account|auth)?[-_]?keys?)(?:$|[^a-z])"
+    r"(?i)(?:^|[^a-z])(?:pass(?:wor[dt]|wd|phrase)?s?|pwd?|secrets?|tokens?|credentials?|auth(?:orization)?|bearer|"
+    r"cookies?|dsn|sas|(?:api|access|private|secret|account|auth)?[-_]?keys?)(?:$|[^a-z])"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _IN_VALUE = re.compile(
-    r"(?i)(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=\bbearer )\S+|(?<=\bbasic )\S+|"
-    r"(?<=password=)[^;&\s]+|(?<=pwd=)[^;&\s]+|(?<=token=)[^;&\s]+|(?<=secret=)[^;&\s]+|(?<=key=)[^;&\s]+"
+    r"(?i)(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?:(?<=\bbearer )|(?<=\bbasic ))\S+|"
+    r"(?:(?<=password=)|(?<=pwd=)|(?<=token=)|(?<=secret=)|(?<=key=))[^;&\s]+"
 )
 
 

@@ -31,9 +31,11 @@ _MOST_CHECKSUMS = 500
 # A stretch of zeros looks like many records without content, but for the checksum of their length.
 _EMPTY_CHECK = struct.pack("<I", masked_crc32c(bytes(8)))
 
-
 PointsByTag = dict[str, list[tuple[int, float, float]]]
 """Points by tag in the order of writing: step, value, and when it was written in seconds since 1970."""
+
+Part = tuple[int | None, PointsByTag]
+"""Points that were written one after the other, and before them the step at which a run resumed, if it did."""
 
 
 class ScalarFile:
@@ -53,8 +55,8 @@ class ScalarFile:
         start = self.position - len(self._known)
         return self._known == files.read_part(self._path, start, self.position)
 
-    def read(self, size: int, until: float = math.inf) -> Iterator[tuple[int | None, PointsByTag]]:
-        """Yield what was written up to a size, in parts: the step at which a run resumed before it, and the points.
+    def read(self, size: int, until: float = math.inf) -> Iterator[Part]:
+        """Yield what was written up to a size.
 
         After `until`, by `time.monotonic`, it ends with the block that it reads; `is_behind` says that more is there.
         """
@@ -64,7 +66,7 @@ class ScalarFile:
             data = files.read_part(self._path, self.position, self.position + min(wanted, left))
             if len(data) < min(wanted, left):
                 break  # The file is shorter now.
-            parts, taken = self._parts(data)
+            parts, taken = self.parts(data)
             if taken:
                 wanted = _BLOCK_BYTES
             else:
@@ -81,13 +83,13 @@ class ScalarFile:
                 self.is_behind = size - self.position > HEADER_BYTES and not self._is_damaged
                 break
 
-    def _parts(self, data: bytes) -> tuple[list[tuple[int | None, PointsByTag]], int]:
-        """Return the parts in the complete records, and how many bytes those have."""
+    def parts(self, data: bytes) -> tuple[list[Part], int]:
+        """Return the parts in the complete records of what was read here, and how many bytes those have."""
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # stubs are not a dependency
         from tensorboard.compat.proto import event_pb2
 
         found: defaultdict[str, list[tuple[int, float, float]]] = defaultdict(list)
-        parts: list[tuple[int | None, PointsByTag]] = [(None, found)]
+        parts: list[Part] = [(None, found)]
         end = 0
         for start, content in records(data):
             try:
@@ -110,6 +112,11 @@ class ScalarFile:
         return parts, end
 
 
+def event_files(logdir: str) -> dict[str, int]:
+    """Return the sizes of the event files in a directory, by name."""
+    return {name: size for name, size in files.sizes(logdir).items() if "tfevents" in name}
+
+
 class Ends(NamedTuple):
     """The last points of a directory by tag, and whether they are all that there are."""
 
@@ -124,17 +131,19 @@ def last_scalars(logdir: str, most_bytes: int, *, most_files: int = 1) -> Ends:
     """
     last: PointsByTag = {}
     resumed: list[int] = []
-    sizes = {name: size for name, size in files.sizes(logdir).items() if "tfevents" in name}
+    sizes = event_files(logdir)
     names = sorted(sizes, reverse=True)
     for place, name in enumerate(names[:_MOST_LOOKS_BACK]):
         path, size = files.join(logdir, name), sizes[name]
-        begin, parts = size, list[tuple[int | None, PointsByTag]]()
+        begin = size
+        parts: list[Part] = []
         with contextlib.suppress(FileNotFoundError):
             for length in (most_bytes, 16 * most_bytes, _LONGEST_END_BYTES):
                 begin = max(0, size - length)
-                if begin:
-                    begin += _first_record(files.read_part(path, begin, size))
-                parts = list(ScalarFile(path, begin).read(size))
+                data = files.read_part(path, begin, size)
+                skipped = _first_record(data) if begin else 0
+                begin += skipped
+                parts, _ = ScalarFile(path, begin).parts(data[skipped:])
                 if begin == 0 or any(found for _, found in parts):
                     break
         for start, found in reversed(parts):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator import files
-from torch_estimator.summary.scalar_file import ScalarFile
+from torch_estimator.summary.scalar_file import ScalarFile, event_files
 
 Results = dict[int, dict[str, float]]
 _Numbers = npt.NDArray[Any]
@@ -65,7 +65,7 @@ class ScalarReader:
 
         After `until`, by `time.monotonic`, it stops when it has read something; `is_behind` says that more is there.
         """
-        sizes = {name: size for name, size in files.sizes(self.logdir).items() if "tfevents" in name}
+        sizes = event_files(self.logdir)
         gone = self._files.keys() - sizes
         for name in gone:
             del self._files[name]
